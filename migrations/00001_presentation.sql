@@ -1,0 +1,329 @@
+-- Tables, and how a transaction presents its fencing token.
+--
+-- Functions here qualify every name, or pin their search_path, so that they mean the same
+-- whatever the caller's search_path is (an empty one included).
+
+-- +goose Up
+CREATE SCHEMA IF NOT EXISTS fencing;
+
+COMMENT ON SCHEMA fencing IS
+    'Fencing tokens: refuses the writes of a lock holder that has lost its lock. Managed by fencectl.';
+
+-- Fences ----------------------------------------------------------------------------------------
+
+-- fillfactor and the absence of further indexes keep claims HOT: a busy fence is updated and locked
+-- all the time, and must not bloat an index with each claim.
+CREATE TABLE fencing.fence (
+    name       text        PRIMARY KEY CHECK (name <> '' AND octet_length(name) <= 1024),
+    token      bigint      NOT NULL CHECK (token >= 0),
+    claimed_at timestamptz NOT NULL,
+    claimed_by text        NOT NULL
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE  fencing.fence            IS 'Named fences: the highest token claimed for each. Raised by fencing.claim, never deleted.';
+COMMENT ON COLUMN fencing.fence.name       IS 'The name of the lock that guards the resource.';
+COMMENT ON COLUMN fencing.fence.token      IS 'Writes under an older token are refused; 0 after an operator lowered the fence that far.';
+COMMENT ON COLUMN fencing.fence.claimed_at IS 'When the token was last changed (database clock).';
+COMMENT ON COLUMN fencing.fence.claimed_by IS 'The role that changed it.';
+
+-- What was let through --------------------------------------------------------------------------
+
+-- Append-only, without a unique key that concurrent writers would have to agree on: observing a
+-- table must not make its writers wait for each other.
+CREATE TABLE fencing.violation (
+    id               bigint      GENERATED ALWAYS AS IDENTITY,
+    at               timestamptz NOT NULL DEFAULT clock_timestamp(),
+    schema_name      text        NOT NULL,
+    table_name       text        NOT NULL,
+    kind             text        NOT NULL,
+    role_name        text        NOT NULL,
+    application_name text        NOT NULL,
+    query            text        NOT NULL,
+    fence            text,
+    key              jsonb,
+    presented        bigint,
+    stored           bigint,
+    xact             xid8        NOT NULL
+);
+CREATE INDEX violation_at ON fencing.violation USING brin (at);
+
+COMMENT ON TABLE  fencing.violation           IS 'Writes that a guard in observe let through: at most one row per transaction, table and kind.';
+COMMENT ON COLUMN fencing.violation.kind      IS 'stale, unfenced, invalid, unclaimed or truncate: in enforce these are ZF001 to ZF005.';
+COMMENT ON COLUMN fencing.violation.role_name IS 'The role the session acted as (SET ROLE included).';
+COMMENT ON COLUMN fencing.violation.query     IS 'The statement the client sent, its first 2,000 characters.';
+COMMENT ON COLUMN fencing.violation.fence     IS 'The named fence; null for a row fence.';
+COMMENT ON COLUMN fencing.violation.key       IS 'The primary key of the first row concerned; null where there is none.';
+
+CREATE TABLE fencing.bypass_log (
+    id               bigint      GENERATED ALWAYS AS IDENTITY,
+    at               timestamptz NOT NULL DEFAULT clock_timestamp(),
+    schema_name      text        NOT NULL,
+    table_name       text        NOT NULL,
+    role_name        text        NOT NULL,
+    application_name text        NOT NULL,
+    reason           text        NOT NULL,
+    query            text        NOT NULL
+);
+CREATE INDEX bypass_log_at ON fencing.bypass_log USING brin (at);
+
+COMMENT ON TABLE fencing.bypass_log IS 'Every use of fencing.bypass and fencing.lower_fence: at most one row per transaction and table.';
+
+-- Tokens as numbers -----------------------------------------------------------------------------
+
+-- A token is a positive bigint: 15 bits of epoch above 48 bits of the source's own counter.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.make_token(epoch integer, counter bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS $$ SELECT (epoch::bigint OPERATOR(pg_catalog.<<) 48) OPERATOR(pg_catalog.|) counter $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.token_epoch(token bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS $$ SELECT (token OPERATOR(pg_catalog.>>) 48)::integer $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.token_counter(token bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS $$ SELECT token OPERATOR(pg_catalog.&) 281474976710655 $$;
+-- +goose StatementEnd
+
+-- How people read a token: "34" in epoch 0, "1:34" in epoch 1.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.token_text(token bigint) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN token < 0 OR fencing.token_epoch(token) = 0 THEN token::text
+                ELSE fencing.token_epoch(token) || ':' || fencing.token_counter(token) END
+$$;
+-- +goose StatementEnd
+
+-- Presenting ------------------------------------------------------------------------------------
+
+-- The full reading of what this transaction presents: for a fence by name its own token if it has
+-- one, else the transaction's. NULL when nothing is presented; ZF003 when what is set is no token.
+--
+-- A custom setting reads NULL before its first use in a session and '' once a transaction that set
+-- it locally is over: both mean "nothing presented".
+-- +goose StatementBegin
+CREATE FUNCTION fencing.presented(fence text) RETURNS bigint
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    setting text := 'fencing.token';
+    raw     text;
+    tokens  text := NULLIF(current_setting('fencing.tokens', true), '');
+BEGIN
+    IF fence IS NOT NULL AND tokens IS NOT NULL THEN
+        BEGIN
+            raw := tokens::jsonb ->> fence;
+        EXCEPTION WHEN data_exception THEN
+            RAISE EXCEPTION 'invalid fencing tokens: the setting fencing.tokens is not a JSON object'
+                USING ERRCODE = 'ZF003',
+                      DETAIL = jsonb_build_object('fence', fence)::text,
+                      HINT = 'Use SELECT fencing.present(token, fence) to present a token for one fence.';
+        END;
+        IF raw IS NOT NULL THEN
+            setting := 'fencing.tokens';
+        END IF;
+    END IF;
+
+    raw := COALESCE(raw, NULLIF(current_setting('fencing.token', true), ''));
+    IF raw IS NULL THEN
+        RETURN NULL;
+    END IF;
+
+    IF raw ~ '^\s*\+?[0-9]{1,19}\s*$' THEN
+        IF raw::numeric BETWEEN 1 AND 9223372036854775807 THEN
+            RETURN raw::bigint;
+        END IF;
+    END IF;
+
+    RAISE EXCEPTION 'invalid fencing token %: a token is a whole number from 1 to 9223372036854775807', left(raw, 100)
+        USING ERRCODE = 'ZF003',
+              DETAIL = jsonb_strip_nulls(jsonb_build_object(
+                  'fence', fence,
+                  'presented', CASE WHEN raw ~ '^\s*[-+]?[0-9]{1,18}\s*$' THEN to_jsonb(raw::bigint) END))::text,
+              HINT = format('The setting %s holds it. Present the token that came with the lock: SELECT fencing.present(token).', setting);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.presented(text) IS
+    'The token this transaction presents for a fence: its own, else the transaction''s; NULL when there is none.';
+
+-- The same for the transaction's token, on the hot path: guards and column defaults call it for
+-- every row. One SELECT without FROM, so that the planner inlines it; the common token forms are
+-- decided here, everything else by the function above.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.presented() RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN pg_catalog.current_setting('fencing.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
+            THEN pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8
+        WHEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true)) OPERATOR(pg_catalog.=) ''
+            THEN NULL
+        ELSE fencing.presented(NULL::pg_catalog.text)
+    END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.presented() IS
+    'The token this transaction presents (setting fencing.token); NULL when there is none.';
+
+-- Presents for the rest of the transaction. Setting first and reading back keeps the rules for a
+-- valid token in one place.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.present(token bigint) RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('fencing.token', COALESCE(token::pg_catalog.text, 'NULL'), true);
+    RETURN fencing.presented();
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.present(bigint) IS
+    'Presents a fencing token for the current transaction, and returns it. ZF003 when it is not positive.';
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.present(token bigint, fence text) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF COALESCE(fence, '') = '' THEN
+        RAISE EXCEPTION 'a fence needs a name'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Name the lock the token belongs to, or call fencing.present(token) for the whole transaction.';
+    END IF;
+    PERFORM set_config('fencing.tokens',
+        (COALESCE(NULLIF(current_setting('fencing.tokens', true), '')::jsonb, '{}')
+            || jsonb_build_object(fence, COALESCE(token::text, 'NULL')))::text,
+        true);
+    RETURN fencing.presented(fence);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.present(bigint, text) IS
+    'Presents a fencing token for one fence alone, for the current transaction: a transaction may hold several locks.';
+
+-- Per-transaction memory ------------------------------------------------------------------------
+
+-- A named fence is checked once per transaction: from then on the transaction holds FOR SHARE on it,
+-- so that it cannot be raised before the transaction ends, and the answer cannot change. The memory
+-- is a small direct-mapped cache in transaction-local settings: they vanish at the end of the
+-- transaction and with a savepoint that is rolled back, exactly as the row lock does. An entry
+-- repeats the settings it was checked under, so presenting another token is checked afresh. Its size
+-- is bounded, so a bulk write over many fences costs no more per row than one over few.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.accepted(fence text) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT pg_catalog.current_setting(
+               pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 15), true)
+           OPERATOR(pg_catalog.=)
+           pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                             pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.accepted(text) IS
+    'Whether this transaction''s token has been checked against a named fence already (it holds the fence FOR SHARE until it ends).';
+
+-- Remembers that what is presented now was accepted by a fence, or forgets it.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.set_accepted(fence text, accepted boolean) RETURNS void
+LANGUAGE sql
+AS $$
+    SELECT pg_catalog.set_config(
+        pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 15),
+        CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                                                  pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+             ELSE '' END,
+        true)
+$$;
+-- +goose StatementEnd
+
+-- True the first time a mark is made in this transaction; keeps logs to one row per transaction.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.mark_once(mark text) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    marks text := COALESCE(current_setting('fencing.marks', true), '');
+BEGIN
+    IF strpos(marks, '<' || mark || '>') > 0 THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('fencing.marks', marks || '<' || mark || '>', true);
+    RETURN true;
+END
+$$;
+-- +goose StatementEnd
+
+-- Who is writing: inside a SECURITY DEFINER function current_user is the function's owner, so the
+-- session's own choice is read instead.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.acting_role() RETURNS text
+LANGUAGE sql STABLE PARALLEL RESTRICTED
+AS $$ SELECT COALESCE(NULLIF(pg_catalog.current_setting('role', true), 'none'), session_user::pg_catalog.text) $$;
+-- +goose StatementEnd
+
+-- Bypass ----------------------------------------------------------------------------------------
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.bypass(reason text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF btrim(COALESCE(reason, '')) = '' THEN
+        RAISE EXCEPTION 'a bypass needs a reason'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Say why, it is logged: SELECT fencing.bypass(''restoring order 17 from the backup of Monday'').';
+    END IF;
+    PERFORM set_config('fencing.bypass', reason, true);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.bypass(text) IS
+    'Lets this transaction write without a valid token, where the role is a superuser or a member of the table''s owner. Logged in fencing.bypass_log.';
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.version() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT '0.1.0'::pg_catalog.text $$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.version() IS 'The version of the SQL layer in this database.';
+
+-- Privileges: presenting is everybody's; the rest is granted role by role (fencectl grant).
+REVOKE ALL ON FUNCTION
+    fencing.make_token(integer, bigint), fencing.token_epoch(bigint), fencing.token_counter(bigint), fencing.token_text(bigint),
+    fencing.set_accepted(text, boolean), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
+    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text),
+    fencing.accepted(text), fencing.version()
+FROM PUBLIC;
+GRANT USAGE ON SCHEMA fencing TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.accepted(text)
+TO PUBLIC;
+
+-- +goose Down
+DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
+              fencing.set_accepted(text, boolean), fencing.accepted(text),
+              fencing.present(bigint, text), fencing.present(bigint),
+              fencing.presented(), fencing.presented(text),
+              fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),
+              fencing.make_token(integer, bigint);
+DROP TABLE fencing.bypass_log, fencing.violation, fencing.fence;
+REVOKE USAGE ON SCHEMA fencing FROM PUBLIC;

@@ -1,0 +1,666 @@
+-- Protecting tables: which guards a table has, and the functions that put them there.
+--
+-- The catalog is the registry. What protects a table is read from its triggers and nowhere else, so
+-- that it cannot say anything but what is enforced, and survives a dump.
+
+-- +goose Up
+
+-- Every guard trigger, clones on partitions included.
+CREATE VIEW fencing.guard AS
+SELECT t.oid AS trigger_oid, t.tgrelid AS relid, t.tgname AS name, p.proname AS function_name,
+       fencing.guard_arguments(t.tgargs) AS arguments, t.tgenabled AS enabled, t.tgparentid <> 0 AS cloned
+  FROM pg_catalog.pg_trigger t
+  JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'fencing'
+ WHERE p.proname IN ('guard_row', 'guard_named', 'stamp_row', 'mark_move');
+
+COMMENT ON VIEW fencing.guard IS 'Every guard trigger, as the catalog has it.';
+
+-- One row per protected table. A partition is part of its partitioned table; every guard of a table
+-- carries the same arguments, so that any of them tells how the table is protected.
+CREATE VIEW fencing.protection AS
+SELECT c.oid AS relid, n.nspname AS schema_name, c.relname AS table_name,
+       CASE WHEN g.named THEN 'named' ELSE 'row' END AS kind,
+       CASE WHEN NOT g.named THEN g.arguments[1] END AS mode,
+       CASE WHEN g.named THEN g.arguments[1] END AS fence,
+       CASE WHEN NOT g.named THEN COALESCE(fencing.guard_option('inserts', g.arguments), 'allow') END AS inserts,
+       g.arguments[2] AS enforcement,
+       fencing.guard_option('max_advance', g.arguments)::bigint AS max_advance,
+       g.guards, g.arguments
+  FROM (SELECT DISTINCT ON (relid) relid, function_name = 'guard_named' AS named, arguments,
+               (count(*) OVER (PARTITION BY relid))::integer AS guards
+          FROM fencing.guard WHERE function_name IN ('guard_row', 'guard_named')
+         -- where a half-altered table has guards of two minds, the one of its updates counts
+         ORDER BY relid, name = 'zzz_fencing_update' DESC, name) g
+  JOIN pg_catalog.pg_class c ON c.oid = g.relid AND NOT c.relispartition
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace;
+
+COMMENT ON VIEW fencing.protection IS 'The protected tables, read from their guard triggers.';
+
+-- Which guards a table must have ----------------------------------------------------------------
+
+-- A table, its partitions at every level, and its inheritance children. A part is a partition: row
+-- triggers of the partitioned table are cloned to it, statement triggers are not.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.tree(target oid) RETURNS TABLE (relid oid, part boolean, partitioned boolean, label text)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+AS $$
+    WITH RECURSIVE member (oid, part) AS (
+        SELECT target, false
+        UNION
+        SELECT i.inhrelid, c.relispartition
+          FROM member JOIN pg_inherits i ON i.inhparent = member.oid JOIN pg_class c ON c.oid = i.inhrelid
+         WHERE c.relkind IN ('r', 'p')
+    )
+    SELECT m.oid, m.part, c.relkind = 'p', format('%I.%I', n.nspname, c.relname)
+      FROM member m JOIN pg_class c ON c.oid = m.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+$$;
+-- +goose StatementEnd
+
+-- The fence's name as an expression over a row variable (new or old), exactly as PostgreSQL prints it.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.fence_expression(target oid, template text, row_variable text) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+AS $$
+DECLARE
+    expression text;
+    piece      text;
+BEGIN
+    FOR piece IN
+        SELECT half.piece
+          FROM regexp_matches(template, '([^{}]*)(?:\{([^{}]+)\})?', 'g') WITH ORDINALITY AS m(part, position)
+          LEFT JOIN pg_attribute a ON a.attrelid = target AND a.attname = m.part[2] AND NOT a.attisdropped
+         CROSS JOIN LATERAL (VALUES
+             (1, CASE WHEN m.part[1] <> '' THEN fencing.quoted(m.part[1]) || '::text' END),
+             (2, CASE WHEN m.part[2] IS NULL THEN NULL
+                      WHEN a.atttypid = 'text'::regtype THEN format('%s.%I', row_variable, m.part[2])
+                      ELSE format('(%s.%I)::text', row_variable, m.part[2]) END)) AS half (position, piece)
+         WHERE half.piece IS NOT NULL
+         ORDER BY m.position, half.position
+    LOOP
+        expression := CASE WHEN expression IS NULL THEN piece ELSE format('(%s || %s)', expression, piece) END;
+    END LOOP;
+    RETURN expression;
+END
+$$;
+-- +goose StatementEnd
+
+-- A string literal as PostgreSQL prints it in definitions: without E'' (unlike quote_literal).
+-- +goose StatementBegin
+CREATE FUNCTION fencing.quoted(literal text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT
+AS $$ SELECT pg_catalog.concat('''', pg_catalog.replace(literal, '''', ''''''), '''') $$;
+-- +goose StatementEnd
+
+-- The guards that belong on a table protected with these arguments, as pg_get_triggerdef prints them:
+-- what is compared with the catalog is also what is executed. Clones are PostgreSQL's own business and
+-- are not listed.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.expected_guards(target oid, named boolean, arguments text[])
+RETURNS TABLE (relid oid, name text, definition text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+AS $$
+DECLARE
+    words     CONSTANT text := (SELECT string_agg(fencing.quoted(word), ', ' ORDER BY position)
+                                  FROM unnest(arguments) WITH ORDINALITY AS a(word, position));
+    single_use CONSTANT boolean := arguments[1] = 'strict';
+    ceiling   CONSTANT text := fencing.guard_option('max_advance', arguments);
+    template  CONSTANT boolean := strpos(arguments[1], '{') > 0;
+    refused   text;
+    moving    text;
+    member    record;
+BEGIN
+    FOR member IN SELECT t.* FROM fencing.tree(target) t ORDER BY t.part, t.label LOOP
+        relid := member.relid;
+
+        IF named AND NOT template THEN
+            name := 'zzz_fencing_statement';
+            definition := format('CREATE TRIGGER zzz_fencing_statement BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, words);
+            RETURN NEXT;
+            IF member.partitioned AND NOT member.part THEN
+                -- Cloned to partitions that come later, whose direct writes fire no statement trigger of
+                -- ours. AFTER, so that it costs neither row locks nor COPY's batches; once the fence has
+                -- been accepted its WHEN is false, and nothing is called or queued.
+                name := 'zzz_fencing_row';
+                definition := format('CREATE TRIGGER zzz_fencing_row AFTER INSERT OR DELETE OR UPDATE ON %s FOR EACH ROW WHEN ((fencing.accepted(%s::text) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                     member.label, fencing.quoted(arguments[1]), words);
+                RETURN NEXT;
+            END IF;
+            CONTINUE;
+        END IF;
+
+        name := 'zzz_fencing_truncate';
+        definition := format('CREATE TRIGGER zzz_fencing_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fencing.%s(%s)',
+                             member.label, CASE WHEN named THEN 'guard_named' ELSE 'guard_row' END, words);
+        RETURN NEXT;
+        CONTINUE WHEN member.part;
+
+        IF named THEN
+            name := 'zzz_fencing_insert';
+            definition := format('CREATE TRIGGER zzz_fencing_insert BEFORE INSERT ON %s FOR EACH ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, fencing.fence_expression(relid, arguments[1], 'new'), words);
+            RETURN NEXT;
+            name := 'zzz_fencing_delete';
+            definition := format('CREATE TRIGGER zzz_fencing_delete BEFORE DELETE ON %s FOR EACH ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, fencing.fence_expression(relid, arguments[1], 'old'), words);
+            RETURN NEXT;
+            name := 'zzz_fencing_update';
+            definition := format('CREATE TRIGGER zzz_fencing_update BEFORE UPDATE ON %s FOR EACH ROW WHEN (((fencing.accepted(%s) AND fencing.accepted(%s)) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, fencing.fence_expression(relid, arguments[1], 'new'),
+                                 fencing.fence_expression(relid, arguments[1], 'old'), words);
+            RETURN NEXT;
+            CONTINUE;
+        END IF;
+
+        -- Row fences. IS NOT TRUE, not NOT: a NULL token must reach the guard, never pass by it.
+        name := 'zzz_fencing_insert';
+        definition := format('CREATE TRIGGER zzz_fencing_insert AFTER INSERT ON %s FOR EACH ROW WHEN ((new.last_fencing_token %s 0)) EXECUTE FUNCTION fencing.guard_row(%s)',
+                             member.label, CASE fencing.guard_option('inserts', arguments) WHEN 'require' THEN '<=' ELSE '<' END, words);
+        RETURN NEXT;
+
+        name := 'zzz_fencing_delete';
+        definition := format('CREATE TRIGGER zzz_fencing_delete BEFORE DELETE ON %s FOR EACH ROW WHEN (((fencing.presented() %s old.last_fencing_token) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_row(%s)',
+                             member.label, CASE WHEN single_use THEN '>' ELSE '>=' END, words);
+        RETURN NEXT;
+
+        name := 'zzz_fencing_stamp';
+        definition := format('CREATE TRIGGER zzz_fencing_stamp BEFORE UPDATE ON %s FOR EACH ROW WHEN (((new.last_fencing_token = old.last_fencing_token) AND (fencing.presented() > old.last_fencing_token))) EXECUTE FUNCTION fencing.stamp_row()',
+                             member.label);
+        RETURN NEXT;
+
+        name := 'zzz_fencing_update';
+        refused := CASE WHEN single_use THEN '((new.last_fencing_token > old.last_fencing_token) IS NOT TRUE)'
+                        ELSE '(((new.last_fencing_token > old.last_fencing_token) OR ((new.last_fencing_token = old.last_fencing_token) AND (fencing.presented() = old.last_fencing_token))) IS NOT TRUE)' END;
+        IF ceiling IS NOT NULL THEN
+            refused := format('(%s OR (((new.last_fencing_token - old.last_fencing_token) > %s) AND (old.last_fencing_token > 0)))', refused,
+                              CASE WHEN ceiling::bigint > 2147483647 THEN format('''%s''::bigint', ceiling) ELSE ceiling END);
+        END IF;
+        definition := format('CREATE TRIGGER zzz_fencing_update BEFORE UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fencing.guard_row(%s)',
+                             member.label, refused, words);
+        RETURN NEXT;
+
+        IF member.partitioned THEN
+            -- The columns whose change can move a row, at any level; every column where a key is an
+            -- expression.
+            SELECT CASE WHEN bool_and(a.attname IS NOT NULL)
+                        THEN ' OF ' || string_agg(DISTINCT format('%I', a.attname), ', ') ELSE '' END
+              INTO moving
+              FROM fencing.tree(target) t
+              JOIN pg_partitioned_table p ON p.partrelid = t.relid
+             CROSS JOIN LATERAL unnest(p.partattrs::smallint[]) AS key (attnum)
+              LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = key.attnum AND key.attnum <> 0;
+            name := 'zzz_fencing_move';
+            definition := format('CREATE TRIGGER zzz_fencing_move BEFORE UPDATE%s ON %s FOR EACH ROW WHEN ((new.last_fencing_token > old.last_fencing_token)) EXECUTE FUNCTION fencing.mark_move()',
+                                 moving, member.label);
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- What differs between the guards a table should have and those it has: the work of protect, and the
+-- findings of an audit. A problem is missing, altered, disabled or surplus.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.guard_problems(target oid, named boolean, arguments text[])
+RETURNS TABLE (relid oid, label text, name text, problem text, definition text)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+SET standard_conforming_strings = on
+AS $$
+    WITH tree AS (SELECT * FROM fencing.tree(target)),
+    expected AS (SELECT * FROM fencing.expected_guards(target, named, arguments)),
+    actual AS (
+        SELECT tree.relid, tree.label, t.tgname::text AS name, t.tgenabled, t.tgparentid <> 0 AS cloned,
+               t.tgfoid IN (SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace) AS ours,
+               pg_get_triggerdef(t.oid) AS definition
+          FROM tree JOIN pg_trigger t ON t.tgrelid = tree.relid AND NOT t.tgisinternal
+         WHERE t.tgname LIKE 'zzz\_fencing\_%'
+            OR t.tgfoid IN (SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace)
+    )
+    SELECT COALESCE(e.relid, a.relid), COALESCE(a.label, (SELECT tree.label FROM tree WHERE tree.relid = e.relid)),
+           COALESCE(e.name, a.name), p.problem, e.definition
+      FROM expected e
+      FULL JOIN actual a ON a.relid = e.relid AND a.name = e.name
+     CROSS JOIN LATERAL (SELECT CASE
+               WHEN a.name IS NULL THEN 'missing'
+               WHEN e.name IS NOT NULL AND a.definition <> e.definition THEN 'altered'
+               WHEN e.name IS NULL AND NOT a.cloned AND a.ours THEN 'surplus'
+               WHEN a.tgenabled IN ('D', 'R') THEN 'disabled' END) AS p (problem)
+     WHERE p.problem IS NOT NULL
+$$;
+-- +goose StatementEnd
+
+-- Makes a table's guards what they should be. The caller holds the lock.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.repair_guards(target oid, named boolean, arguments text[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+SET standard_conforming_strings = on
+AS $$
+DECLARE
+    work record;
+BEGIN
+    -- A surplus guard on a partition would collide with the clone of the same name: out first.
+    FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem = 'surplus' LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', work.name, work.label);
+    END LOOP;
+    FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem IN ('missing', 'altered') ORDER BY g.label LOOP
+        EXECUTE regexp_replace(work.definition, '^CREATE TRIGGER', 'CREATE OR REPLACE TRIGGER');
+    END LOOP;
+    FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem = 'disabled' LOOP
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER %I', work.label, work.name);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- The column ------------------------------------------------------------------------------------
+
+-- Marks the columns that protect added, and explains them in \d+: only these are ever dropped.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.column_note() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT 'The highest fencing token accepted for this row. Added by fencing.protect.'::pg_catalog.text $$;
+-- +goose StatementEnd
+
+-- What a table's column is now; no row where there is none.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.token_column(target oid)
+RETURNS TABLE (type text, nullable boolean, default_value text, computed boolean, added boolean, ready boolean)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+AS $$
+    SELECT format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
+           a.attgenerated <> '' OR a.attidentity <> '',
+           col_description(a.attrelid, a.attnum) IS NOT DISTINCT FROM fencing.column_note(),
+           a.atttypid = 'bigint'::regtype AND a.attnotnull
+               AND pg_get_expr(d.adbin, d.adrelid) IS NOT DISTINCT FROM 'COALESCE(fencing.presented(), (0)::bigint)'
+      FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+     WHERE a.attrelid = target AND a.attname = 'last_fencing_token' AND NOT a.attisdropped
+$$;
+-- +goose StatementEnd
+
+-- Gives the column back: drops one that protect added (or leaves it with a plain default of 0),
+-- and returns an adopted one to the default and nullability it had.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.release_column(target oid, arguments text[], drop_column boolean) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    label  CONSTANT text := (SELECT t.label FROM fencing.tree(target) t WHERE t.relid = target);
+    "column" record;
+BEGIN
+    SELECT * INTO "column" FROM fencing.token_column(target);
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF NOT "column".added THEN
+        IF NOT "column".ready OR arguments IS NULL THEN
+            RETURN;
+        END IF;
+        IF fencing.guard_option('default', arguments) IS NULL THEN
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token DROP DEFAULT', label);
+        ELSE
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT %s', label,
+                           fencing.guard_option('default', arguments));
+        END IF;
+        IF 'adopted=nullable' = ANY (arguments) THEN
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token DROP NOT NULL', label);
+        END IF;
+        IF drop_column THEN
+            RAISE NOTICE 'the column last_fencing_token of % was there before fencing.protect, and is kept', label;
+        END IF;
+    ELSIF drop_column THEN
+        EXECUTE format('ALTER TABLE %s DROP COLUMN last_fencing_token', label);
+    ELSIF "column".ready THEN
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT 0', label);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- protect, unprotect, enforce, observe ----------------------------------------------------------
+
+-- Says why a relation cannot be protected; returns silently where it can.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.check_target(target regclass) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation record;
+    what     text;
+    hint     text;
+BEGIN
+    SELECT c.relkind, c.relispartition, c.relpersistence, c.relowner, n.nspname, format('%I.%I', n.nspname, c.relname) AS label,
+           (SELECT max(pt.relid::regclass::text) FROM pg_partition_ancestors(c.oid) AS pt(relid)
+             WHERE NOT (SELECT a.relispartition FROM pg_class a WHERE a.oid = pt.relid)) AS root
+      INTO relation
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'no table to protect: %', COALESCE(target::text, 'NULL')
+            USING ERRCODE = 'undefined_table', HINT = 'Name an existing table, for instance fencing.protect(''public.jobs'').';
+    END IF;
+    CASE
+        WHEN relation.nspname IN ('pg_catalog', 'information_schema', 'pg_toast', 'fencing') THEN
+            what := 'a system table'; hint := 'Protect the tables of the application.';
+        WHEN relation.relkind = 'v' THEN
+            what := 'a view'; hint := 'Protect the table it selects from: writes through the view reach that table''s guards.';
+        WHEN relation.relkind = 'm' THEN
+            what := 'a materialized view'; hint := 'It is only refreshed, never written: protect the tables it selects from.';
+        WHEN relation.relkind = 'f' THEN
+            what := 'a foreign table'; hint := 'Its rows are written on the other server too: protect the table there.';
+        WHEN relation.relkind NOT IN ('r', 'p') THEN
+            what := 'not a table'; hint := 'Name an ordinary or a partitioned table.';
+        WHEN relation.relpersistence = 't' THEN
+            what := 'a temporary table'; hint := 'No other session can write it: there is nothing to fence.';
+        WHEN relation.relispartition THEN
+            what := format('a partition of %s', relation.root); hint := format('Protect %s: its partitions are protected with it.', relation.root);
+        ELSE NULL;
+    END CASE;
+    IF what IS NOT NULL THEN
+        RAISE EXCEPTION '% is %', relation.label, what USING ERRCODE = 'wrong_object_type', HINT = hint;
+    END IF;
+    IF NOT pg_has_role(current_user, relation.relowner, 'USAGE') THEN
+        RAISE EXCEPTION 'role % does not own table %', quote_ident(current_user), relation.label
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('Run it as %I, or as a member of that role.', pg_get_userbyid(relation.relowner));
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- Checks that a fence's template names columns whose text is the same in a WHEN clause and in jsonb,
+-- and that a row always has one.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.check_template(target regclass, template text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    placeholder text;
+    col         record;
+BEGIN
+    IF template = '' OR octet_length(template) > 1024 THEN
+        RAISE EXCEPTION 'a fence needs a name of 1 to 1024 bytes' USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Use the name of the lock, for instance jobs/nightly, or a template, for instance account/{account_id}.';
+    END IF;
+    IF template !~ '^([^{}]|\{[^{}]+\})*$' THEN
+        RAISE EXCEPTION 'the fence % has unbalanced braces', quote_literal(template) USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Braces enclose a column''s name: account/{account_id}.';
+    END IF;
+    FOR placeholder IN SELECT m[1] FROM regexp_matches(template, '\{([^{}]+)\}', 'g') AS m LOOP
+        SELECT a.attnotnull, a.attgenerated, base.typname, base.typtype, format_type(a.atttypid, a.atttypmod) AS type
+          INTO col
+          FROM pg_attribute a
+         CROSS JOIN LATERAL (
+             WITH RECURSIVE chain (oid, typname, typtype, typbasetype) AS (
+                 SELECT t.oid, t.typname, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+                 UNION ALL
+                 SELECT t.oid, t.typname, t.typtype, t.typbasetype FROM chain JOIN pg_type t ON t.oid = chain.typbasetype
+                  WHERE chain.typtype = 'd')
+             SELECT chain.typname, chain.typtype FROM chain WHERE chain.typtype <> 'd') AS base
+         WHERE a.attrelid = target AND a.attname = placeholder AND a.attnum > 0 AND NOT a.attisdropped;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the fence % names the column %, which table % does not have', quote_literal(template), quote_ident(placeholder), target
+                USING ERRCODE = 'undefined_column', HINT = 'Put the column''s name between the braces as it is stored, without quotes.';
+        ELSIF col.attgenerated <> '' THEN
+            RAISE EXCEPTION 'column % of % is generated, and cannot name a fence', quote_ident(placeholder), target
+                USING ERRCODE = 'invalid_column_reference', HINT = 'Its value is computed after the guard has run: use the columns it is computed from.';
+        ELSIF NOT col.attnotnull THEN
+            RAISE EXCEPTION 'column % of % may be NULL, and cannot name a fence', quote_ident(placeholder), target
+                USING ERRCODE = 'invalid_column_reference',
+                      HINT = format('A row without it would belong to no fence. First: ALTER TABLE %s ALTER COLUMN %I SET NOT NULL;', target, placeholder);
+        ELSIF col.typtype <> 'e' AND col.typname NOT IN ('int2', 'int4', 'int8', 'text', 'varchar', 'uuid', 'bool', 'name', 'citext') THEN
+            RAISE EXCEPTION 'column % of % has type %, and cannot name a fence', quote_ident(placeholder), target, col.type
+                USING ERRCODE = 'datatype_mismatch', HINT = 'Only integers, text, varchar, uuid, boolean and enums have one text form.';
+        END IF;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Protects a table, or changes how it is protected.
+--
+-- Locks, until the end of the transaction: none where everything is as asked for already; SHARE ROW
+-- EXCLUSIVE (readers go on) where only guards are made or changed; ACCESS EXCLUSIVE, briefly, where
+-- the column is added or guards of the other kind are dropped. Nothing is rewritten and, unless an
+-- adopted column is nullable, nothing is scanned.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.protect(
+    target regclass, mode text DEFAULT 'strict', fence text DEFAULT NULL, inserts text DEFAULT 'allow',
+    observe boolean DEFAULT false, max_advance bigint DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    named     CONSTANT boolean := fence IS NOT NULL;
+    label     text;
+    known     record;
+    protected boolean;
+    was       text[];
+    arguments text[];
+    "column"  record;
+    adopt     boolean := false;
+    exclusive boolean := false;
+    missing   boolean;
+BEGIN
+    IF mode IS NULL OR mode NOT IN ('strict', 'reentrant') THEN
+        RAISE EXCEPTION 'mode % is not known', COALESCE(quote_literal(mode), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use ''strict'' (each token writes a row once) or ''reentrant''.';
+    ELSIF inserts IS NULL OR inserts NOT IN ('allow', 'require') THEN
+        RAISE EXCEPTION 'inserts % is not known', COALESCE(quote_literal(inserts), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use ''allow'' (a new row needs no token) or ''require''.';
+    ELSIF max_advance NOT BETWEEN 1 AND 281474976710655 THEN
+        RAISE EXCEPTION 'max_advance % is out of range', max_advance
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'It is how far one token may be ahead of the one before: from 1 to 281474976710655.';
+    ELSIF observe IS NULL THEN
+        RAISE EXCEPTION 'observe is NULL' USING ERRCODE = 'invalid_parameter_value', HINT = 'Use true or false.';
+    END IF;
+    PERFORM fencing.check_target(target);
+    IF named THEN
+        PERFORM fencing.check_template(target, fence);
+    END IF;
+
+    SELECT t.label INTO label FROM fencing.tree(target) t WHERE t.relid = target;
+    SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
+    protected := FOUND;
+
+    arguments := ARRAY[CASE WHEN named THEN fence ELSE mode END, CASE WHEN observe THEN 'observe' ELSE 'enforce' END];
+    IF NOT named AND inserts = 'require' THEN
+        arguments := arguments || 'inserts=require'::text;
+    END IF;
+    IF max_advance IS NOT NULL THEN
+        arguments := arguments || format('max_advance=%s', max_advance);
+    END IF;
+
+    SELECT * INTO "column" FROM fencing.token_column(target);
+    IF named THEN
+        exclusive := protected AND NOT known.named;
+    ELSE
+        missing := "column".type IS NULL;
+        IF missing THEN
+            exclusive := true;
+        ELSIF "column".type <> 'bigint' OR "column".computed THEN
+            RAISE EXCEPTION 'column last_fencing_token of % is %, not a plain bigint', label,
+                            "column".type || CASE WHEN "column".computed THEN ', generated or identity' ELSE '' END
+                USING ERRCODE = 'datatype_mismatch', SCHEMA = split_part(label, '.', 1), TABLE = label, COLUMN = 'last_fencing_token',
+                      HINT = 'Rename it, or change its type to bigint; or protect the table with a named fence, which needs no column.';
+        ELSE
+            exclusive := NOT "column".ready OR (protected AND known.named);
+            IF NOT "column".added THEN
+                -- What an adopted column was is kept in the guards' arguments, for unprotect.
+                was := ARRAY(SELECT word FROM unnest(CASE WHEN protected AND NOT known.named THEN known.arguments END) AS word
+                              WHERE word LIKE 'adopted=%' OR word LIKE 'default=%');
+                IF was = '{}' THEN
+                    was := ARRAY[CASE WHEN "column".nullable THEN 'adopted=nullable' ELSE 'adopted=not null' END]
+                        || CASE WHEN "column".default_value IS NOT NULL AND NOT "column".ready
+                                THEN ARRAY['default=' || "column".default_value] ELSE '{}' END;
+                END IF;
+                arguments := arguments || was;
+            END IF;
+        END IF;
+    END IF;
+
+    IF NOT exclusive AND NOT EXISTS (SELECT FROM fencing.guard_problems(target, named, arguments)) THEN
+        RETURN;
+    END IF;
+
+    -- The strongest lock this needs, first: an upgrade later could deadlock.
+    EXECUTE format('LOCK TABLE %s IN %s MODE', label, CASE WHEN exclusive THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
+
+    IF named THEN
+        IF protected AND NOT known.named THEN
+            PERFORM fencing.release_column(target, known.arguments, false);
+        END IF;
+    ELSE
+        IF missing THEN
+            -- A constant default fills the existing rows without a rewrite. The expression comes after.
+            EXECUTE format('ALTER TABLE %s ADD COLUMN last_fencing_token bigint NOT NULL DEFAULT 0', label);
+            EXECUTE format('COMMENT ON COLUMN %s.last_fencing_token IS %L', label, fencing.column_note());
+        ELSIF "column".nullable THEN
+            EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE last_fencing_token IS NULL)', label) INTO adopt;
+            IF adopt THEN
+                RAISE EXCEPTION 'column last_fencing_token of % has NULLs', label
+                    USING ERRCODE = 'not_null_violation', SCHEMA = split_part(label, '.', 1), TABLE = label, COLUMN = 'last_fencing_token',
+                          HINT = format('A NULL can be compared with no token. First: UPDATE %s SET last_fencing_token = 0 WHERE last_fencing_token IS NULL;', label);
+            END IF;
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET NOT NULL', label);
+        END IF;
+        IF missing OR NOT "column".ready THEN
+            -- Stamps new rows with the presented token, COPY's included, without a trigger.
+            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT COALESCE(fencing.presented(), 0::bigint)', label);
+        END IF;
+    END IF;
+
+    PERFORM fencing.repair_guards(target, named, arguments);
+
+    -- What protect cannot mend, it says.
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relpersistence = 'u') THEN
+        RAISE WARNING '% is unlogged: a crash empties it, its row fences with it', label;
+    END IF;
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relhasrules) THEN
+        RAISE WARNING '% has rewrite rules: a write that a rule redirects does not reach the guards', label;
+    END IF;
+    IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = target AND NOT t.tgisinternal AND t.tgtype & 3 = 3
+                AND t.tgname > 'zzz_fencing_update' AND t.tgname !~ '^zzz_fencing_') THEN
+        RAISE WARNING '% has BEFORE triggers that run after the guards, and could change what they accepted: %', label,
+            (SELECT string_agg(quote_ident(t.tgname), ', ' ORDER BY t.tgname) FROM pg_trigger t
+              WHERE t.tgrelid = target AND NOT t.tgisinternal AND t.tgtype & 3 = 3
+                AND t.tgname > 'zzz_fencing_update' AND t.tgname !~ '^zzz_fencing_');
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.protect(regclass, text, text, text, boolean, bigint) IS
+    'Fences a table: from now on a write needs a fencing token that is not stale. A second call changes the options.';
+
+-- enforce and observe keep everything else as it is.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.set_enforcement(target regclass, enforcement text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known record;
+BEGIN
+    PERFORM fencing.check_target(target);
+    SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'table % is not protected', target
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('SELECT fencing.protect(%L) protects it.', target);
+    END IF;
+    known.arguments[2] := enforcement;
+    IF EXISTS (SELECT FROM fencing.guard_problems(target, known.named, known.arguments)) THEN
+        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', target);
+        PERFORM fencing.repair_guards(target, known.named, known.arguments);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.enforce(target regclass) RETURNS void
+LANGUAGE sql
+AS $$ SELECT fencing.set_enforcement(target, 'enforce') $$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.enforce(regclass) IS 'Makes the guards of a protected table refuse.';
+
+-- +goose StatementBegin
+CREATE FUNCTION fencing.observe(target regclass) RETURNS void
+LANGUAGE sql
+AS $$ SELECT fencing.set_enforcement(target, 'observe') $$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.observe(regclass) IS 'Makes the guards of a protected table record violations in fencing.violation and let them through.';
+
+-- Takes the guards off, under ACCESS EXCLUSIVE. The column that protect added stays, unless asked;
+-- one that was there before is given back as it was.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.unprotect(target regclass, drop_column boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    known     record;
+    protected boolean;
+    member    record;
+    added     boolean;
+BEGIN
+    PERFORM fencing.check_target(target);
+    SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
+    protected := FOUND;
+    SELECT c.added INTO added FROM fencing.token_column(target) c;
+    IF NOT protected AND NOT EXISTS (SELECT FROM fencing.tree(target) t JOIN fencing.guard g ON g.relid = t.relid)
+       AND NOT (drop_column AND COALESCE(added, false)) THEN
+        RAISE NOTICE 'table % is not protected', target;
+        RETURN;
+    END IF;
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', target);
+    FOR member IN
+        SELECT t.label, g.name FROM fencing.tree(target) t JOIN fencing.guard g ON g.relid = t.relid
+         WHERE NOT g.cloned ORDER BY t.part, t.label
+    LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', member.name, member.label);
+    END LOOP;
+    PERFORM fencing.release_column(target, CASE WHEN protected AND NOT known.named THEN known.arguments END, drop_column);
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.unprotect(regclass, boolean) IS
+    'Takes the guards off a table, and with drop_column the column that protect added.';
+
+REVOKE ALL ON FUNCTION
+    fencing.tree(oid), fencing.fence_expression(oid, text, text), fencing.quoted(text),
+    fencing.expected_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
+    fencing.repair_guards(oid, boolean, text[]), fencing.column_note(), fencing.token_column(oid),
+    fencing.release_column(oid, text[], boolean), fencing.check_target(regclass), fencing.check_template(regclass, text),
+    fencing.protect(regclass, text, text, text, boolean, bigint), fencing.set_enforcement(regclass, text),
+    fencing.enforce(regclass), fencing.observe(regclass), fencing.unprotect(regclass, boolean)
+FROM PUBLIC;
+
+-- +goose Down
+DROP FUNCTION fencing.unprotect(regclass, boolean), fencing.observe(regclass), fencing.enforce(regclass),
+              fencing.set_enforcement(regclass, text), fencing.protect(regclass, text, text, text, boolean, bigint),
+              fencing.check_template(regclass, text), fencing.check_target(regclass),
+              fencing.release_column(oid, text[], boolean), fencing.token_column(oid), fencing.column_note(),
+              fencing.repair_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
+              fencing.expected_guards(oid, boolean, text[]), fencing.quoted(text),
+              fencing.fence_expression(oid, text, text), fencing.tree(oid);
+DROP VIEW fencing.protection, fencing.guard;
