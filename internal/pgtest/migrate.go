@@ -5,45 +5,23 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
+
+	"github.com/fencectl/fencectl/migrations"
 )
 
-func migrationsFS() fs.FS {
-	_, file, _, _ := runtime.Caller(0)
-	return os.DirFS(filepath.Join(filepath.Dir(file), "../../migrations"))
-}
-
+// migrate installs the schema fencing.
 func migrate(ctx context.Context, pool *pgxpool.Pool) error {
-	if _, err := pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS fencing"); err != nil {
-		return err
-	}
-	db := stdlib.OpenDBFromPool(pool)
-	defer db.Close()
-	p, err := goose.NewProvider(goose.DialectPostgres, db, migrationsFS(), goose.WithTableName("fencing.goose_db_version"), goose.WithDisableGlobalRegistry(true))
-	if err != nil {
-		return err
-	}
-	_, err = p.Up(ctx)
+	_, err := migrations.Up(ctx, pool, nil)
 	return err
 }
 
 // migrationsKey is a hash of the migrations' names and contents: a template made from others is another template.
 func migrationsKey() (int64, error) {
 	hash := sha256.New()
-	files := migrationsFS()
-	names, err := fs.Glob(files, "*.sql")
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range names {
-		content, err := fs.ReadFile(files, name)
+	for _, name := range migrations.Files() {
+		content, err := migrations.FS.ReadFile(name)
 		if err != nil {
 			return 0, err
 		}
