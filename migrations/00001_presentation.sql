@@ -227,7 +227,7 @@ CREATE FUNCTION fencing.accepted(fence text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT pg_catalog.current_setting(
-               pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 15), true)
+               pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63), true)
            OPERATOR(pg_catalog.=)
            pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
                              pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
@@ -240,14 +240,16 @@ COMMENT ON FUNCTION fencing.accepted(text) IS
 -- Remembers that what is presented now was accepted by a fence, or forgets it.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.set_accepted(fence text, accepted boolean) RETURNS void
-LANGUAGE sql
+LANGUAGE plpgsql
 AS $$
-    SELECT pg_catalog.set_config(
-        pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 15),
+BEGIN
+    PERFORM pg_catalog.set_config(
+        pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63),
         CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
                                                   pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
              ELSE '' END,
-        true)
+        true);
+END
 $$;
 -- +goose StatementEnd
 

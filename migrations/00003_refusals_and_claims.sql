@@ -2,6 +2,18 @@
 
 -- +goose Up
 
+-- The primary key of a row, for error details; NULL where there is none.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.row_key(target oid, image jsonb) RETURNS jsonb
+LANGUAGE sql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT jsonb_object_agg(a.attname, image -> a.attname)
+      FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+     WHERE i.indrelid = target AND i.indisprimary
+$$;
+-- +goose StatementEnd
+
 -- The one door through which every violation goes: it raises, unless the table is only observed or
 -- an operator has bypassed; then it notes that, once per transaction, and returns.
 --
@@ -12,9 +24,11 @@
 -- unclaimed  ZF004     presented > stored on a named fence
 -- truncate   ZF005     TRUNCATE where fences are per row
 -- fenceless  ZF002     a row whose fence has no name, for a column of the template is NULL (logged as unfenced)
+--
+-- The row concerned comes as its whole image; its key is looked up only when somebody will read it.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.violated(
-    target oid, enforcement text, kind text, fence text, key jsonb, presented bigint, stored bigint
+    target oid, enforcement text, kind text, fence text, image jsonb, presented bigint, stored bigint
 ) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -27,6 +41,7 @@ DECLARE
     resource    text;
     actor       text := fencing.acting_role();
     reason      text := NULLIF(current_setting('fencing.bypass', true), '');
+    key         jsonb;
     state       text;
     message     text;
     hint        text;
@@ -49,11 +64,12 @@ BEGIN
             INSERT INTO fencing.violation (schema_name, table_name, kind, role_name, application_name, query,
                                            fence, key, presented, stored, xact)
             VALUES (schema_name, table_name, CASE kind WHEN 'fenceless' THEN 'unfenced' ELSE kind END, actor, COALESCE(current_setting('application_name', true), ''),
-                    left(COALESCE(current_query(), ''), 2000), fence, key, presented, stored, pg_current_xact_id());
+                    left(COALESCE(current_query(), ''), 2000), fence, fencing.row_key(target, image), presented, stored, pg_current_xact_id());
         END IF;
         RETURN;
     END IF;
 
+    key := fencing.row_key(target, image);
     resource := CASE WHEN fence IS NOT NULL THEN format('fence "%s" (table %s)', fence, label)
                      WHEN key IS NOT NULL   THEN format('table %s, row %s', label, key)
                      ELSE format('table %s', label) END;
@@ -350,6 +366,7 @@ CREATE TRIGGER keep_fences BEFORE DELETE OR TRUNCATE ON fencing.fence
     FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence();
 
 REVOKE ALL ON FUNCTION
+    fencing.row_key(oid, jsonb),
     fencing.violated(oid, text, text, text, jsonb, bigint, bigint),
     fencing.advances_too_far(bigint, bigint, bigint), fencing.max_advance_of(text),
     fencing.guard_arguments(bytea), fencing.fence_pattern(text),
@@ -362,4 +379,4 @@ DROP TRIGGER keep_fence ON fencing.fence;
 DROP FUNCTION fencing.keep_fence(), fencing.lower_fence(text, bigint, text), fencing.claim(text, bigint),
               fencing.fence_pattern(text), fencing.guard_arguments(bytea), fencing.max_advance_of(text),
               fencing.advances_too_far(bigint, bigint, bigint),
-              fencing.violated(oid, text, text, text, jsonb, bigint, bigint);
+              fencing.violated(oid, text, text, text, jsonb, bigint, bigint), fencing.row_key(oid, jsonb);

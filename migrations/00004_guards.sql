@@ -6,6 +6,9 @@
 --
 --     guard_row  ('strict' | 'reentrant', 'enforce' | 'observe' [, 'inserts=require'] [, 'max_advance=N'] …)
 --     guard_named('fence or template',    'enforce' | 'observe' [, 'max_advance=N'])
+--
+-- The functions that only guards call run under the guards' search_path, and pin none of their own:
+-- it would be set and reset for every row.
 
 -- +goose Up
 
@@ -17,18 +20,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT substr(word, length(option) + 2) FROM unnest(arguments) WITH ORDINALITY AS a(word, position)
      WHERE position > 2 AND starts_with(word, option || '=')
-$$;
--- +goose StatementEnd
-
--- The primary key of a row, for error details; NULL where there is none.
--- +goose StatementBegin
-CREATE FUNCTION fencing.row_key(target oid, image jsonb) RETURNS jsonb
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT jsonb_object_agg(a.attname, image -> a.attname)
-      FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-     WHERE i.indrelid = target AND i.indisprimary
 $$;
 -- +goose StatementEnd
 
@@ -88,7 +79,7 @@ BEGIN
         kind := CASE WHEN written < 0 THEN 'invalid'
                      WHEN written = 0 AND fencing.guard_option('inserts', TG_ARGV) = 'require' THEN 'unfenced' END;
         IF kind IS NOT NULL THEN
-            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, fencing.row_key(TG_RELID, to_jsonb(NEW)),
+            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(NEW),
                                      NULLIF(written, 0), NULL);
         END IF;
         RETURN NULL;
@@ -102,7 +93,7 @@ BEGIN
                      WHEN presented < stored OR (presented = stored AND single_use) THEN 'stale' END;
         IF kind IS NOT NULL
            AND current_setting('fencing.moving', true) IS DISTINCT FROM concat(TG_RELID, ' ', OLD.ctid) THEN
-            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, fencing.row_key(TG_RELID, to_jsonb(OLD)),
+            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(OLD),
                                      presented, stored);
         END IF;
         RETURN OLD;
@@ -127,7 +118,7 @@ BEGIN
     END IF;
 
     IF kind IS NOT NULL THEN
-        PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, fencing.row_key(TG_RELID, to_jsonb(OLD)),
+        PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(OLD),
                                  presented, stored);
         -- Let through: in observe a fence still only grows, or the next violation would go unseen. An
         -- operator who bypasses may set it to anything.
@@ -152,9 +143,8 @@ $$;
 -- lock would not do: the first does not conflict with a claim, the others pass on an old snapshot.
 -- The fence is never raised here: two writers that both upgraded their share would deadlock.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.check_fence(target oid, fence text, enforcement text, key jsonb) RETURNS void
+CREATE FUNCTION fencing.check_fence(target oid, fence text, enforcement text, image jsonb) RETURNS void
 LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     presented bigint := fencing.presented(fence);
@@ -169,7 +159,7 @@ BEGIN
         END IF;
         kind := CASE WHEN presented < stored THEN 'stale' ELSE 'unclaimed' END;
     END IF;
-    PERFORM fencing.violated(target, enforcement, kind, fence, key, presented, stored);
+    PERFORM fencing.violated(target, enforcement, kind, fence, image, presented, stored);
 END
 $$;
 -- +goose StatementEnd
@@ -177,12 +167,39 @@ $$;
 -- The fence a row belongs to: the template with its {columns} filled in; NULL when one of them is.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.fence_of(template text, image jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql IMMUTABLE
 AS $$
-    SELECT CASE WHEN bool_and(part[2] IS NULL OR image ->> part[2] IS NOT NULL)
-                THEN string_agg(concat(part[1], image ->> part[2]), '' ORDER BY position) END
-      FROM regexp_matches(template, '([^{}]*)(?:\{([^{}]+)\})?', 'g') WITH ORDINALITY AS m(part, position)
+DECLARE
+    fence   text := '';
+    rest    text := template;
+    opening integer;
+    closing integer;
+BEGIN
+    LOOP
+        opening := strpos(rest, '{');
+        IF opening = 0 THEN
+            RETURN fence || rest;
+        END IF;
+        closing := strpos(rest, '}');
+        fence := fence || substr(rest, 1, opening - 1) || (image ->> substr(rest, opening + 1, closing - opening - 1));
+        rest := substr(rest, closing + 1);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Checks the fence of one row, unless this transaction has been accepted by it already.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.check_row_fence(target oid, template text, fence text, enforcement text, image jsonb) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF fence IS NULL THEN
+        PERFORM fencing.violated(target, enforcement, 'fenceless', template, image, NULL, NULL);
+    ELSIF fencing.accepted(fence) IS NOT TRUE THEN
+        PERFORM fencing.check_fence(target, fence, enforcement, image);
+    END IF;
+END
 $$;
 -- +goose StatementEnd
 
@@ -195,8 +212,8 @@ DECLARE
     template    CONSTANT text := TG_ARGV[0];
     enforcement CONSTANT text := TG_ARGV[1];
     image       jsonb;
-    fences      text[];
     fence       text;
+    former      text;
 BEGIN
     IF TG_LEVEL = 'STATEMENT' OR strpos(template, '{') = 0 THEN
         IF strpos(template, '{') > 0 THEN
@@ -209,20 +226,15 @@ BEGIN
     END IF;
 
     image := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
-    fences := ARRAY[fencing.fence_of(template, image)];
+    fence := fencing.fence_of(template, image);
+    PERFORM fencing.check_row_fence(TG_RELID, template, fence, enforcement, image);
     IF TG_OP = 'UPDATE' THEN
         -- A row that moves from one fence to another needs both.
-        fences := fences || fencing.fence_of(template, to_jsonb(OLD));
-    END IF;
-
-    -- In the order of their names: whoever locks several does it in the same order.
-    FOR fence IN SELECT DISTINCT f FROM unnest(fences) AS f ORDER BY f LOOP
-        IF fence IS NULL THEN
-            PERFORM fencing.violated(TG_RELID, enforcement, 'fenceless', template, fencing.row_key(TG_RELID, image), NULL, NULL);
-        ELSIF fencing.accepted(fence) IS NOT TRUE THEN
-            PERFORM fencing.check_fence(TG_RELID, fence, enforcement, fencing.row_key(TG_RELID, image));
+        former := fencing.fence_of(template, to_jsonb(OLD));
+        IF former IS DISTINCT FROM fence THEN
+            PERFORM fencing.check_row_fence(TG_RELID, template, former, enforcement, to_jsonb(OLD));
         END IF;
-    END LOOP;
+    END IF;
 
     IF TG_OP = 'DELETE' THEN
         RETURN OLD;
@@ -233,11 +245,13 @@ $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON FUNCTION
-    fencing.guard_option(text, text[]), fencing.row_key(oid, jsonb), fencing.stamp_row(), fencing.mark_move(),
-    fencing.guard_row(), fencing.check_fence(oid, text, text, jsonb), fencing.fence_of(text, jsonb), fencing.guard_named()
+    fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(),
+    fencing.guard_row(), fencing.check_fence(oid, text, text, jsonb), fencing.check_row_fence(oid, text, text, text, jsonb),
+    fencing.fence_of(text, jsonb), fencing.guard_named()
 FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION fencing.guard_named(), fencing.fence_of(text, jsonb), fencing.check_fence(oid, text, text, jsonb),
+DROP FUNCTION fencing.guard_named(), fencing.check_row_fence(oid, text, text, text, jsonb),
+              fencing.fence_of(text, jsonb), fencing.check_fence(oid, text, text, jsonb),
               fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(),
-              fencing.row_key(oid, jsonb), fencing.guard_option(text, text[]);
+              fencing.guard_option(text, text[]);
