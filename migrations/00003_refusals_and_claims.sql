@@ -2,20 +2,47 @@
 
 -- +goose Up
 
--- The primary key of a row, for error details; NULL where there is none.
+-- A query for the primary key of a row of a table ($1), for error details; NULL where there is none.
+--
+-- to_jsonb runs a user's own cast to json, and the guards that ask are SECURITY DEFINER: only types
+-- of PostgreSQL itself go through it, others through their output function.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.row_key(target oid, image jsonb) RETURNS jsonb
-LANGUAGE sql STABLE STRICT
+CREATE FUNCTION fencing.key_query(target oid) RETURNS text
+LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT jsonb_object_agg(a.attname, image -> a.attname)
-      FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-     WHERE i.indrelid = target AND i.indisprimary
+    SELECT format('SELECT %s', COALESCE((
+        SELECT format('pg_catalog.jsonb_build_object(%s)', string_agg(
+                   format(CASE WHEN a.atttypid < 16384 THEN '%L, ($1).%I' ELSE '%L, pg_catalog.concat(($1).%I)' END, a.attname, a.attname),
+                   ', ' ORDER BY array_position(i.indkey::smallint[], a.attnum)))
+          FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+         WHERE i.indrelid = target AND i.indisprimary
+        HAVING count(*) > 0), 'NULL::jsonb'))
 $$;
 -- +goose StatementEnd
 
--- The one door through which every violation goes: it raises, unless the table is only observed or
--- an operator has bypassed; then it notes that, once per transaction, and returns.
+-- Whether a violation on a table is let through, and why: bypass or observe; NULL when it is refused.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.tolerance(target oid, enforcement text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE
+        WHEN current_setting('fencing.bypass', true) <> ''
+             AND pg_has_role(fencing.acting_role(), (SELECT relowner FROM pg_class WHERE oid = target), 'MEMBER') THEN 'bypass'
+        WHEN enforcement = 'observe' THEN 'observe' END
+$$;
+-- +goose StatementEnd
+
+-- Whether a violation that is let through is still to be logged: the first of its kind on its table
+-- in this transaction.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.unlogged(target oid, tolerance text, kind text) RETURNS boolean
+LANGUAGE sql
+AS $$ SELECT fencing.mark_once(pg_catalog.concat(CASE tolerance WHEN 'bypass' THEN tolerance ELSE kind END, ' ', target)) $$;
+-- +goose StatementEnd
+
+-- The one door through which every violation goes: logs it where it is let through, else refuses it.
 --
 -- kind       SQLSTATE  meaning
 -- stale      ZF001     presented < stored; or equal, on a strict row fence
@@ -23,53 +50,43 @@ $$;
 -- invalid    ZF003     not a token, or beyond max_advance
 -- unclaimed  ZF004     presented > stored on a named fence
 -- truncate   ZF005     TRUNCATE where fences are per row
--- fenceless  ZF002     a row whose fence has no name, for a column of the template is NULL (logged as unfenced)
---
--- The row concerned comes as its whole image; its key is looked up only when somebody will read it.
+-- fenceless  ZF002     a row whose fence has no name: a column of the template is NULL (logged as unfenced)
 -- +goose StatementBegin
 CREATE FUNCTION fencing.violated(
-    target oid, enforcement text, kind text, fence text, image jsonb, presented bigint, stored bigint
+    target oid, tolerance text, kind text, fence text, key jsonb, presented bigint, stored bigint
 ) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    actor       CONSTANT text := fencing.acting_role();
+    application CONSTANT text := COALESCE(current_setting('application_name', true), '');
+    statement   CONSTANT text := left(COALESCE(current_query(), ''), 2000);
+    reason      CONSTANT text := current_setting('fencing.bypass', true);
     schema_name text;
     table_name  text;
-    owner       oid;
     label       text;
     resource    text;
-    actor       text := fencing.acting_role();
-    reason      text := NULLIF(current_setting('fencing.bypass', true), '');
-    key         jsonb;
     state       text;
     message     text;
     hint        text;
 BEGIN
-    SELECT n.nspname, c.relname, c.relowner INTO STRICT schema_name, table_name, owner
+    SELECT n.nspname, c.relname INTO STRICT schema_name, table_name
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
     label := format('%I.%I', schema_name, table_name);
 
-    IF reason IS NOT NULL AND pg_has_role(actor, owner, 'MEMBER') THEN
-        IF fencing.mark_once('bypass ' || target) THEN
-            INSERT INTO fencing.bypass_log (schema_name, table_name, role_name, application_name, reason, query)
-            VALUES (schema_name, table_name, actor, COALESCE(current_setting('application_name', true), ''),
-                    reason, left(COALESCE(current_query(), ''), 2000));
-        END IF;
+    IF tolerance = 'bypass' THEN
+        INSERT INTO fencing.bypass_log (schema_name, table_name, role_name, application_name, reason, query)
+        VALUES (schema_name, table_name, actor, application, reason, statement);
+        RETURN;
+    ELSIF tolerance = 'observe' THEN
+        INSERT INTO fencing.violation (schema_name, table_name, kind, role_name, application_name, query,
+                                       fence, key, presented, stored, xact)
+        VALUES (schema_name, table_name, CASE kind WHEN 'fenceless' THEN 'unfenced' ELSE kind END, actor, application, statement,
+                fence, key, presented, stored, pg_current_xact_id());
         RETURN;
     END IF;
 
-    IF enforcement = 'observe' THEN
-        IF fencing.mark_once(kind || ' ' || target) THEN
-            INSERT INTO fencing.violation (schema_name, table_name, kind, role_name, application_name, query,
-                                           fence, key, presented, stored, xact)
-            VALUES (schema_name, table_name, CASE kind WHEN 'fenceless' THEN 'unfenced' ELSE kind END, actor, COALESCE(current_setting('application_name', true), ''),
-                    left(COALESCE(current_query(), ''), 2000), fence, fencing.row_key(target, image), presented, stored, pg_current_xact_id());
-        END IF;
-        RETURN;
-    END IF;
-
-    key := fencing.row_key(target, image);
     resource := CASE WHEN fence IS NOT NULL THEN format('fence "%s" (table %s)', fence, label)
                      WHEN key IS NOT NULL   THEN format('table %s, row %s', label, key)
                      ELSE format('table %s', label) END;
@@ -120,7 +137,7 @@ BEGIN
              || 'or protect the table with one named fence.';
     END CASE;
 
-    IF reason IS NOT NULL THEN
+    IF reason <> '' THEN
         hint := hint || format(' The bypass was not honoured: role %I is not a member of the table''s owner.', actor);
     END IF;
 
@@ -366,7 +383,7 @@ CREATE TRIGGER keep_fences BEFORE DELETE OR TRUNCATE ON fencing.fence
     FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence();
 
 REVOKE ALL ON FUNCTION
-    fencing.row_key(oid, jsonb),
+    fencing.key_query(oid), fencing.tolerance(oid, text), fencing.unlogged(oid, text, text),
     fencing.violated(oid, text, text, text, jsonb, bigint, bigint),
     fencing.advances_too_far(bigint, bigint, bigint), fencing.max_advance_of(text),
     fencing.guard_arguments(bytea), fencing.fence_pattern(text),
@@ -379,4 +396,5 @@ DROP TRIGGER keep_fence ON fencing.fence;
 DROP FUNCTION fencing.keep_fence(), fencing.lower_fence(text, bigint, text), fencing.claim(text, bigint),
               fencing.fence_pattern(text), fencing.guard_arguments(bytea), fencing.max_advance_of(text),
               fencing.advances_too_far(bigint, bigint, bigint),
-              fencing.violated(oid, text, text, text, jsonb, bigint, bigint), fencing.row_key(oid, jsonb);
+              fencing.violated(oid, text, text, text, jsonb, bigint, bigint),
+              fencing.unlogged(oid, text, text), fencing.tolerance(oid, text), fencing.key_query(oid);

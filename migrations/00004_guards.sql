@@ -61,73 +61,66 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    single_use  CONSTANT boolean := TG_ARGV[0] = 'strict';
-    enforcement CONSTANT text    := TG_ARGV[1];
-    presented   bigint;
-    stored      bigint;
-    written     bigint;
-    kind        text;
+    single_use CONSTANT boolean := TG_ARGV[0] = 'strict';
+    tolerance  CONSTANT text    := fencing.tolerance(TG_RELID, TG_ARGV[1]);
+    presented  bigint;
+    stored     bigint;
+    written    bigint;
+    kind       text;
+    key        jsonb;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
-        PERFORM fencing.violated(TG_RELID, enforcement, 'truncate', NULL, NULL, NULL, NULL);
+        IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, 'truncate') THEN
+            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', NULL, NULL, NULL, NULL);
+        END IF;
         RETURN NULL;
     END IF;
 
     IF TG_OP = 'INSERT' THEN
         -- AFTER INSERT: it sees what was really stored, and leaves COPY its batches.
         written := NEW.last_fencing_token;
+        presented := NULLIF(written, 0);
         kind := CASE WHEN written < 0 THEN 'invalid'
                      WHEN written = 0 AND fencing.guard_option('inserts', TG_ARGV) = 'require' THEN 'unfenced' END;
-        IF kind IS NOT NULL THEN
-            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(NEW),
-                                     NULLIF(written, 0), NULL);
-        END IF;
-        RETURN NULL;
-    END IF;
-
-    presented := fencing.presented();
-    stored := COALESCE(OLD.last_fencing_token, 0);
-
-    IF TG_OP = 'DELETE' THEN
-        kind := CASE WHEN presented IS NULL THEN 'unfenced'
+    ELSIF TG_OP = 'DELETE' THEN
+        stored := COALESCE(OLD.last_fencing_token, 0);
+        presented := fencing.presented();
+        kind := CASE WHEN current_setting('fencing.moving', true) = concat(TG_RELID, ' ', OLD.ctid) THEN NULL
+                     WHEN presented IS NULL THEN 'unfenced'
                      WHEN presented < stored OR (presented = stored AND single_use) THEN 'stale' END;
-        IF kind IS NOT NULL
-           AND current_setting('fencing.moving', true) IS DISTINCT FROM concat(TG_RELID, ' ', OLD.ctid) THEN
-            PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(OLD),
-                                     presented, stored);
+    ELSE
+        stored := COALESCE(OLD.last_fencing_token, 0);
+        written := NEW.last_fencing_token;
+        IF written = stored THEN
+            -- The statement left the column alone, or copied it through: what is presented counts.
+            presented := fencing.presented();
+            IF presented > stored THEN
+                NEW.last_fencing_token := presented;
+            END IF;
+        ELSE
+            presented := written;
         END IF;
-        RETURN OLD;
-    END IF;
-
-    written := NEW.last_fencing_token;
-    IF written IS NULL OR written < 0 THEN
-        kind := 'invalid';
-        presented := written;
-    ELSIF written > stored THEN
-        IF fencing.advances_too_far(written, stored, fencing.guard_option('max_advance', TG_ARGV)::bigint) THEN
-            kind := 'invalid';
-        END IF;
-        presented := written;
-    ELSIF written < stored THEN
-        kind := 'stale';
-        presented := written;
-    ELSIF presented IS NULL THEN
-        kind := 'unfenced';
-    ELSIF presented < stored OR (presented = stored AND single_use) THEN
-        kind := 'stale';
-    END IF;
-
-    IF kind IS NOT NULL THEN
-        PERFORM fencing.violated(TG_RELID, enforcement, kind, NULL, to_jsonb(OLD),
-                                 presented, stored);
-        -- Let through: in observe a fence still only grows, or the next violation would go unseen. An
-        -- operator who bypasses may set it to anything.
-        IF enforcement = 'observe' AND (written IS NULL OR written < stored)
-           AND COALESCE(current_setting('fencing.bypass', true), '') = '' THEN
+        kind := CASE WHEN presented IS NULL AND written IS NOT NULL THEN 'unfenced'
+                     WHEN presented IS NULL OR presented < 0 THEN 'invalid'
+                     WHEN presented < stored OR (presented = stored AND single_use) THEN 'stale'
+                     WHEN fencing.advances_too_far(presented, stored, fencing.guard_option('max_advance', TG_ARGV)::bigint) THEN 'invalid' END;
+        IF kind IS NOT NULL AND tolerance = 'observe' AND (written IS NULL OR written < stored) THEN
+            -- In observe a fence still only grows: were it lowered, the next violation would go unseen.
             NEW.last_fencing_token := stored;
         END IF;
-    ELSIF presented > written THEN
-        NEW.last_fencing_token := presented;
+    END IF;
+
+    IF kind IS NOT NULL AND (tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, kind)) THEN
+        IF TG_OP = 'INSERT' THEN
+            EXECUTE fencing.key_query(TG_RELID) INTO key USING NEW;
+        ELSE
+            EXECUTE fencing.key_query(TG_RELID) INTO key USING OLD;
+        END IF;
+        PERFORM fencing.violated(TG_RELID, tolerance, kind, NULL, key, presented, stored);
+    END IF;
+
+    IF TG_OP = 'DELETE' THEN
+        RETURN OLD;
     END IF;
     RETURN NEW;
 END
@@ -136,69 +129,62 @@ $$;
 
 -- Named fences ----------------------------------------------------------------------------------
 
--- Checks what is presented against one named fence.
+-- Checks what is presented against one named fence; kind is NULL when it is accepted.
 --
 -- Locks: FOR SHARE on the fence's row, until the end of the transaction: a claim waits for it, so no
 -- newer holder can start while this write is in flight. FOR KEY SHARE, a plain read or an advisory
 -- lock would not do: the first does not conflict with a claim, the others pass on an old snapshot.
 -- The fence is never raised here: two writers that both upgraded their share would deadlock.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.check_fence(target oid, fence text, enforcement text, image jsonb) RETURNS void
-LANGUAGE plpgsql
-AS $$
-DECLARE
-    presented bigint := fencing.presented(fence);
-    stored    bigint;
-    kind      text := 'unfenced';
-BEGIN
-    IF presented IS NOT NULL THEN
-        SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence FOR SHARE;
-        IF presented = stored THEN
-            PERFORM fencing.set_accepted(fence, true);
-            RETURN;
-        END IF;
-        kind := CASE WHEN presented < stored THEN 'stale' ELSE 'unclaimed' END;
-    END IF;
-    PERFORM fencing.violated(target, enforcement, kind, fence, image, presented, stored);
-END
-$$;
--- +goose StatementEnd
-
--- The fence a row belongs to: the template with its {columns} filled in; NULL when one of them is.
--- +goose StatementBegin
-CREATE FUNCTION fencing.fence_of(template text, image jsonb) RETURNS text
-LANGUAGE plpgsql IMMUTABLE
-AS $$
-DECLARE
-    fence   text := '';
-    rest    text := template;
-    opening integer;
-    closing integer;
-BEGIN
-    LOOP
-        opening := strpos(rest, '{');
-        IF opening = 0 THEN
-            RETURN fence || rest;
-        END IF;
-        closing := strpos(rest, '}');
-        fence := fence || substr(rest, 1, opening - 1) || (image ->> substr(rest, opening + 1, closing - opening - 1));
-        rest := substr(rest, closing + 1);
-    END LOOP;
-END
-$$;
--- +goose StatementEnd
-
--- Checks the fence of one row, unless this transaction has been accepted by it already.
--- +goose StatementBegin
-CREATE FUNCTION fencing.check_row_fence(target oid, template text, fence text, enforcement text, image jsonb) RETURNS void
+CREATE FUNCTION fencing.check_fence(fence text, OUT kind text, OUT presented bigint, OUT stored bigint)
 LANGUAGE plpgsql
 AS $$
 BEGIN
     IF fence IS NULL THEN
-        PERFORM fencing.violated(target, enforcement, 'fenceless', template, image, NULL, NULL);
-    ELSIF fencing.accepted(fence) IS NOT TRUE THEN
-        PERFORM fencing.check_fence(target, fence, enforcement, image);
+        kind := 'fenceless';
+        RETURN;
     END IF;
+    IF fencing.accepted(fence) THEN
+        RETURN;
+    END IF;
+    presented := fencing.presented(fence);
+    IF presented IS NULL THEN
+        kind := 'unfenced';
+        RETURN;
+    END IF;
+    SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence FOR SHARE;
+    IF presented = stored THEN
+        PERFORM fencing.set_accepted(fence, true);
+    ELSE
+        kind := CASE WHEN presented < stored THEN 'stale' ELSE 'unclaimed' END;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- A query for the fence a row ($1) belongs to: the template with its {columns} filled in, by their
+-- types' output functions (a cast to text could be a user's own, and would run as this schema's
+-- owner); NULL when a column is.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.fence_query(template text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    expression text := 'SELECT ';
+    rest       text := template;
+    opening    integer;
+    closing    integer;
+BEGIN
+    LOOP
+        opening := strpos(rest, '{');
+        IF opening = 0 THEN
+            RETURN expression || quote_literal(rest);
+        END IF;
+        closing := strpos(rest, '}');
+        expression := expression || format('%L || CASE WHEN ($1).%2$I IS NOT NULL THEN concat(($1).%2$I) END || ',
+                                           substr(rest, 1, opening - 1), substr(rest, opening + 1, closing - opening - 1));
+        rest := substr(rest, closing + 1);
+    END LOOP;
 END
 $$;
 -- +goose StatementEnd
@@ -209,34 +195,60 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    template    CONSTANT text := TG_ARGV[0];
-    enforcement CONSTANT text := TG_ARGV[1];
-    image       jsonb;
-    fence       text;
-    former      text;
+    template CONSTANT text    := TG_ARGV[0];
+    per_row  CONSTANT boolean := strpos(TG_ARGV[0], '{') > 0;
+    tolerance text;
+    fences    text[];
+    fence     text;
+    former    text;
+    checked   record;
+    key       jsonb;
 BEGIN
-    IF TG_LEVEL = 'STATEMENT' OR strpos(template, '{') = 0 THEN
-        IF strpos(template, '{') > 0 THEN
-            -- TRUNCATE of a table whose rows have a fence each: no one token could answer for all.
-            PERFORM fencing.violated(TG_RELID, enforcement, 'truncate', NULL, NULL, NULL, NULL);
-        ELSIF fencing.accepted(template) IS NOT TRUE THEN
-            PERFORM fencing.check_fence(TG_RELID, template, enforcement, NULL);
+    IF per_row AND TG_LEVEL = 'STATEMENT' THEN
+        -- TRUNCATE of a table whose rows have a fence each: no one token could answer for all.
+        tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
+        IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, 'truncate') THEN
+            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', NULL, NULL, NULL, NULL);
         END IF;
-        RETURN NULL; -- a statement trigger's, or an AFTER trigger's, result is ignored
+        RETURN NULL;
     END IF;
 
-    image := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
-    fence := fencing.fence_of(template, image);
-    PERFORM fencing.check_row_fence(TG_RELID, template, fence, enforcement, image);
-    IF TG_OP = 'UPDATE' THEN
-        -- A row that moves from one fence to another needs both.
-        former := fencing.fence_of(template, to_jsonb(OLD));
-        IF former IS DISTINCT FROM fence THEN
-            PERFORM fencing.check_row_fence(TG_RELID, template, former, enforcement, to_jsonb(OLD));
+    IF NOT per_row THEN
+        fences := ARRAY[template];
+    ELSIF TG_OP = 'INSERT' THEN
+        EXECUTE fencing.fence_query(template) INTO fence USING NEW;
+        fences := ARRAY[fence];
+    ELSE
+        EXECUTE fencing.fence_query(template) INTO former USING OLD;
+        fences := ARRAY[former];
+        IF TG_OP = 'UPDATE' THEN
+            -- A row that moves from one fence to another needs both.
+            EXECUTE fencing.fence_query(template) INTO fence USING NEW;
+            IF fence IS DISTINCT FROM former THEN
+                fences := fences || fence;
+            END IF;
         END IF;
     END IF;
 
-    IF TG_OP = 'DELETE' THEN
+    FOREACH fence IN ARRAY fences LOOP
+        checked := fencing.check_fence(fence);
+        IF checked.kind IS NOT NULL THEN
+            tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
+            IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, checked.kind) THEN
+                IF TG_LEVEL = 'ROW' AND TG_OP = 'INSERT' THEN
+                    EXECUTE fencing.key_query(TG_RELID) INTO key USING NEW;
+                ELSIF TG_LEVEL = 'ROW' THEN
+                    EXECUTE fencing.key_query(TG_RELID) INTO key USING OLD;
+                END IF;
+                PERFORM fencing.violated(TG_RELID, tolerance, checked.kind, COALESCE(fence, template), key,
+                                         checked.presented, checked.stored);
+            END IF;
+        END IF;
+    END LOOP;
+
+    IF TG_LEVEL = 'STATEMENT' THEN
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
     END IF;
     RETURN NEW;
@@ -245,13 +257,10 @@ $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON FUNCTION
-    fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(),
-    fencing.guard_row(), fencing.check_fence(oid, text, text, jsonb), fencing.check_row_fence(oid, text, text, text, jsonb),
-    fencing.fence_of(text, jsonb), fencing.guard_named()
+    fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(), fencing.guard_row(),
+    fencing.check_fence(text), fencing.fence_query(text), fencing.guard_named()
 FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION fencing.guard_named(), fencing.check_row_fence(oid, text, text, text, jsonb),
-              fencing.fence_of(text, jsonb), fencing.check_fence(oid, text, text, jsonb),
-              fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(),
-              fencing.guard_option(text, text[]);
+DROP FUNCTION fencing.guard_named(), fencing.fence_query(text), fencing.check_fence(text),
+              fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(), fencing.guard_option(text, text[]);

@@ -382,8 +382,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- Checks that a fence's template names columns whose text is the same in a WHEN clause and in jsonb,
--- and that a row always has one.
+-- Checks that a fence's template names columns whose text form is one and the same everywhere, and
+-- that a row always has one.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.check_template(target regclass, template text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -423,9 +423,9 @@ BEGIN
             RAISE EXCEPTION 'column % of % may be NULL, and cannot name a fence', quote_ident(placeholder), target
                 USING ERRCODE = 'invalid_column_reference',
                       HINT = format('A row without it would belong to no fence. First: ALTER TABLE %s ALTER COLUMN %I SET NOT NULL;', target, placeholder);
-        ELSIF col.typtype <> 'e' AND col.typname NOT IN ('int2', 'int4', 'int8', 'text', 'varchar', 'uuid', 'bool', 'name', 'citext') THEN
+        ELSIF col.typtype <> 'e' AND col.typname NOT IN ('int2', 'int4', 'int8', 'text', 'varchar', 'uuid', 'name', 'citext') THEN
             RAISE EXCEPTION 'column % of % has type %, and cannot name a fence', quote_ident(placeholder), target, col.type
-                USING ERRCODE = 'datatype_mismatch', HINT = 'Only integers, text, varchar, uuid, boolean and enums have one text form.';
+                USING ERRCODE = 'datatype_mismatch', HINT = 'Only integers, text, varchar, uuid and enums have one text form.';
         END IF;
     END LOOP;
 END
