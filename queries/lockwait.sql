@@ -1,0 +1,40 @@
+-- Who a backend waits for. A role without pg_monitor sees the pid of another role's session, but neither its state nor
+-- its times: those come back empty and negative. Pid 0 is a prepared transaction.
+-- name: BlockingSessions :many
+SELECT b.pid::integer                                   AS pid,
+       COALESCE(s.application_name, '')::text           AS application_name,
+       COALESCE(s.usename, '')::text                    AS role_name,
+       COALESCE(s.state, '')::text                      AS state,
+       COALESCE(extract(epoch FROM pg_catalog.clock_timestamp() - s.xact_start), -1)::float8 AS transaction_seconds
+  FROM (SELECT DISTINCT pg_catalog.unnest(pg_catalog.pg_blocking_pids(sqlc.arg(pid)::integer)) AS pid) AS b
+  LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = b.pid
+ ORDER BY 5 DESC, 1;
+
+-- Ends whoever keeps a claim waiting for the fence: the sessions that hold the fence's row. A session that itself queues
+-- for a fence (it has, or waits for, the heavyweight lock on a tuple of fencing.fence) is another claim or writer in line
+-- and holds nothing yet, so the search goes on to whoever it waits for. Search and end are one statement, so that a session
+-- which has just let go and moved on to other work is not ended for what it did before.
+-- name: EvictFenceHolders :many
+WITH RECURSIVE chain(pid) AS (
+    SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(sqlc.arg(pid)::integer))
+    UNION
+    SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(c.pid))
+      FROM chain c
+     WHERE EXISTS (SELECT FROM pg_catalog.pg_locks l
+                    WHERE l.pid = c.pid AND l.locktype = 'tuple' AND l.relation = 'fencing.fence'::pg_catalog.regclass)
+)
+SELECT c.pid::integer                                   AS pid,
+       COALESCE(s.application_name, '')::text           AS application_name,
+       COALESCE(s.usename, '')::text                    AS role_name,
+       COALESCE(s.state, '')::text                      AS state,
+       COALESCE(extract(epoch FROM pg_catalog.clock_timestamp() - s.xact_start), -1)::float8 AS transaction_seconds,
+       pg_catalog.pg_terminate_backend(c.pid)::boolean  AS terminated
+  FROM chain c
+  LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = c.pid
+ WHERE c.pid NOT IN (0, sqlc.arg(pid)::integer)
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_locks l
+                    WHERE l.pid = c.pid AND l.locktype = 'tuple' AND l.relation = 'fencing.fence'::pg_catalog.regclass)
+ ORDER BY 1;
+
+-- name: CancelBackend :one
+SELECT pg_catalog.pg_cancel_backend(sqlc.arg(pid)::integer)::boolean AS cancelled;
