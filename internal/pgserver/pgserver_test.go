@@ -209,8 +209,13 @@ func TestKillLeavesNoChildBehind(t *testing.T) {
 		_, err := conn.Exec(context.Background(), "SELECT count(*) FROM generate_series(1, 1000000000000)")
 		busy <- err
 	}()
-	for value(t, server.DSN("postgres"), fmt.Sprintf("SELECT state = 'active' FROM pg_stat_activity WHERE pid = %d", conn.PgConn().PID())) != "true" {
-	}
+	active := fmt.Sprintf("SELECT state = 'active' FROM pg_stat_activity WHERE pid = %d", conn.PgConn().PID())
+	eventually(t, func() error {
+		if value(t, server.DSN("postgres"), active) != "true" {
+			return errors.New("the query has not begun")
+		}
+		return nil
+	})
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +272,7 @@ func TestGivenDataDirectoryIsKeptAndReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o755); err != nil { //nolint:gosec // the server's account must pass
+	if err := os.Chmod(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	data := filepath.Join(parent, "data")
@@ -333,12 +338,12 @@ func TestTheNewestPackageWinsAndOldOnesArePassedOver(t *testing.T) {
 	root := t.TempDir()
 	for _, major := range []string{"9", "13", "14", "16"} {
 		bin := filepath.Join(root, major, "bin")
-		if err := os.MkdirAll(bin, 0o755); err != nil { //nolint:gosec // as a package would
+		if err := os.MkdirAll(bin, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"initdb", "postgres"} {
 			script := fmt.Sprintf("#!/bin/sh\necho '%s (PostgreSQL) %s.3'\n", name, major)
-			if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil { //nolint:gosec // executable
+			if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -470,6 +475,6 @@ func eventually(t *testing.T, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // polls another process, with a deadline
 	}
 }

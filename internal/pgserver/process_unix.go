@@ -199,7 +199,7 @@ func (p *process) killTree() error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("process %d is still there %s after SIGKILL", child, patience)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) //nolint:forbidigo // polls another process, with a deadline
 		}
 	}
 	return nil

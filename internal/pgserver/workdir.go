@@ -98,7 +98,7 @@ func removeAll(path string) error {
 		if err = os.RemoveAll(path); err == nil {
 			return nil
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // polls, a bounded number of times
 	}
 	return fmt.Errorf("pgserver: %w", err)
 }

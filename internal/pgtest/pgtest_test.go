@@ -223,7 +223,7 @@ func TestTwoHundredSessionsFit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Release()
+		t.Cleanup(conn.Release)
 	}
 	if n := pgtest.Value[int](t, pgtest.Conn(t, pool), "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'crowd'"); n != sessions+1 {
 		t.Errorf("%d sessions, want %d", n, sessions+1)

@@ -1,0 +1,83 @@
+# `make` alone says what there is. Everything here works as root on a fresh Debian or Ubuntu with Go (it installs what is
+# missing), and as an ordinary user (it says what to install).
+
+GO           ?= go
+SQLC         := $(GO) tool -modfile=tools/go.mod sqlc
+GOLANGCI     := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
+
+# Which packages to test, with which further flags, and for how long at most a package.
+PACKAGES     ?= ./...
+TESTFLAGS    ?=
+TEST_TIMEOUT ?= 15m
+
+# The majors of `make test-matrix`, and the packages that depend on the server.
+PG_MAJORS       ?= 14 15 16 17 18
+MATRIX_PACKAGES ?= ./...
+
+# What `make demo` and `make test` need beside Go: see scripts/deps.
+DEMO_DEPS ?= postgresql
+TEST_DEPS ?= postgresql redis zookeeper pgbouncer
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Say what there is
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Show the failure scenarios live, without and with fencing
+	@scripts/deps $(DEMO_DEPS)
+	$(GO) run ./cmd/fencectl demo $(DEMOFLAGS)
+
+.PHONY: build
+build: ## Build bin/fencectl
+	$(GO) build -trimpath -o bin/fencectl ./cmd/fencectl
+
+.PHONY: test
+test: deps ## Run all tests (TESTFLAGS, PACKAGES)
+	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-race
+test-race: deps ## Run all tests under the race detector
+	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-matrix
+test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
+	@set -e; for major in $(PG_MAJORS); do \
+		bin=$$(scripts/postgresql-binaries $$major); \
+		echo "PostgreSQL $$major, $$bin"; \
+		FENCECTL_PG_BIN=$$bin $(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(MATRIX_PACKAGES); \
+	done
+
+.PHONY: lint
+lint: ## Run the linters, and check formatting and go.mod
+	$(GOLANGCI) run ./...
+	$(GO) mod tidy -diff
+
+.PHONY: generate
+generate: ## Generate the code that is generated
+	$(SQLC) generate
+	$(GO) generate ./...
+
+.PHONY: check-generated
+check-generated: ## Fail when generated code is out of date
+	@scripts/check-generated
+
+.PHONY: compose-check
+compose-check: ## Check docker-compose.yml
+	@scripts/deps docker-compose
+	@if docker compose version >/dev/null 2>&1; then docker compose config --quiet; else docker-compose config --quiet; fi
+
+.PHONY: deps
+deps: ## Install what the tests need beside Go, or say what to install
+	@scripts/deps $(TEST_DEPS)
+
+.PHONY: tools
+tools: ## Build the pinned tools now (sqlc, golangci-lint); otherwise their first use does
+	$(SQLC) version
+	$(GOLANGCI) version
+
+.PHONY: clean
+clean: ## Remove what was built here, and Go's test results
+	rm -rf bin
+	$(GO) clean -testcache
