@@ -109,23 +109,28 @@ $$;
 -- it locally is over: both mean "nothing presented".
 -- +goose StatementBegin
 CREATE FUNCTION fencing.presented(fence text) RETURNS bigint
-LANGUAGE plpgsql STABLE PARALLEL SAFE
+LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     setting text := 'fencing.token';
     raw     text;
+    held    jsonb;
     tokens  text := NULLIF(current_setting('fencing.tokens', true), '');
 BEGIN
     IF fence IS NOT NULL AND tokens IS NOT NULL THEN
         BEGIN
-            raw := tokens::jsonb ->> fence;
+            held := tokens::jsonb;
         EXCEPTION WHEN data_exception THEN
+            held := NULL;
+        END;
+        IF jsonb_typeof(held) IS DISTINCT FROM 'object' THEN
             RAISE EXCEPTION 'invalid fencing tokens: the setting fencing.tokens is not a JSON object'
                 USING ERRCODE = 'ZF003',
                       DETAIL = jsonb_build_object('fence', fence)::text,
                       HINT = 'Use SELECT fencing.present(token, fence) to present a token for one fence.';
-        END;
+        END IF;
+        raw := held ->> fence;
         IF raw IS NOT NULL THEN
             setting := 'fencing.tokens';
         END IF;

@@ -41,13 +41,15 @@ $$;
 -- An UPDATE that moves a row to another partition fires BEFORE UPDATE, then BEFORE DELETE on the same
 -- row. Where the update was accepted for the token its statement set, nothing else tells that delete
 -- from a real one, so the accepted row is noted by its place. The place is exact: a row version is
--- replaced at most once, and the note is gone with the transaction or savepoint.
+-- replaced at most once, and the note is gone with the transaction or savepoint. It counts within its
+-- statement only, for the update may yet be called off by another trigger.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.mark_move() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM pg_catalog.set_config('fencing.moving', pg_catalog.concat(TG_RELID, ' ', OLD.ctid), true);
+    PERFORM pg_catalog.set_config('fencing.moving',
+        pg_catalog.concat(TG_RELID, ' ', OLD.ctid, ' ', pg_catalog.date_part('epoch', pg_catalog.statement_timestamp())), true);
     RETURN NEW;
 END
 $$;
@@ -85,7 +87,8 @@ BEGIN
     ELSIF TG_OP = 'DELETE' THEN
         stored := COALESCE(OLD.last_fencing_token, 0);
         presented := fencing.presented();
-        kind := CASE WHEN current_setting('fencing.moving', true) = concat(TG_RELID, ' ', OLD.ctid) THEN NULL
+        kind := CASE WHEN current_setting('fencing.moving', true)
+                          = concat(TG_RELID, ' ', OLD.ctid, ' ', date_part('epoch', statement_timestamp())) THEN NULL
                      WHEN presented IS NULL THEN 'unfenced'
                      WHEN presented < stored OR (presented = stored AND single_use) THEN 'stale' END;
     ELSE
