@@ -382,6 +382,15 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Two changes of one table's protection take turns, so that the second sees what the first has done.
+-- Not a lock on the table: where nothing is to be changed, no writer shall wait.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.take_turns(target regclass) RETURNS void
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT pg_advisory_xact_lock('fencing.protection'::regclass::oid::integer, target::oid::integer) $$;
+-- +goose StatementEnd
+
 -- Checks that a fence's template names columns whose text form is one and the same everywhere, and
 -- that a row always has one.
 -- +goose StatementBegin
@@ -481,9 +490,7 @@ BEGIN
     SELECT n.nspname, c.relname, format('%I.%I', n.nspname, c.relname) INTO schema_name, table_name, label
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
 
-    -- Two protects of one table take turns, so that the second sees what the first has done. Not a lock
-    -- on the table: where nothing is to be changed, nobody shall wait.
-    PERFORM pg_advisory_xact_lock('fencing.protection'::regclass::oid::integer, target::oid::integer);
+    PERFORM fencing.take_turns(target);
 
     SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
     protected := FOUND;
@@ -589,6 +596,7 @@ DECLARE
     known record;
 BEGIN
     PERFORM fencing.check_target(target);
+    PERFORM fencing.take_turns(target);
     SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'table % is not protected', target
@@ -633,6 +641,7 @@ DECLARE
     added     boolean;
 BEGIN
     PERFORM fencing.check_target(target);
+    PERFORM fencing.take_turns(target);
     SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
     protected := FOUND;
     SELECT c.added INTO added FROM fencing.token_column(target) c;
@@ -660,7 +669,7 @@ REVOKE ALL ON FUNCTION
     fencing.tree(oid), fencing.fence_expression(oid, text, text), fencing.quoted(text),
     fencing.expected_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
     fencing.repair_guards(oid, boolean, text[]), fencing.column_note(), fencing.token_column(oid),
-    fencing.release_column(oid, text[], boolean), fencing.check_target(regclass), fencing.check_template(regclass, text),
+    fencing.release_column(oid, text[], boolean), fencing.check_target(regclass), fencing.take_turns(regclass), fencing.check_template(regclass, text),
     fencing.protect(regclass, text, text, text, boolean, bigint), fencing.set_enforcement(regclass, text),
     fencing.enforce(regclass), fencing.observe(regclass), fencing.unprotect(regclass, boolean)
 FROM PUBLIC;
@@ -668,7 +677,7 @@ FROM PUBLIC;
 -- +goose Down
 DROP FUNCTION fencing.unprotect(regclass, boolean), fencing.observe(regclass), fencing.enforce(regclass),
               fencing.set_enforcement(regclass, text), fencing.protect(regclass, text, text, text, boolean, bigint),
-              fencing.check_template(regclass, text), fencing.check_target(regclass),
+              fencing.check_template(regclass, text), fencing.take_turns(regclass), fencing.check_target(regclass),
               fencing.release_column(oid, text[], boolean), fencing.token_column(oid), fencing.column_note(),
               fencing.repair_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
               fencing.expected_guards(oid, boolean, text[]), fencing.quoted(text),
