@@ -1,5 +1,5 @@
--- Who a backend waits for. A role without pg_monitor sees the pid of another role's session, but neither its state nor
--- its times: those come back empty and negative. Pid 0 is a prepared transaction.
+-- Who a backend waits for. A role without pg_monitor does not see the state and the times of another role's session: they
+-- come back empty and negative. Pid 0 is a prepared transaction.
 -- name: BlockingSessions :many
 SELECT b.pid::integer                                   AS pid,
        COALESCE(s.application_name, '')::text           AS application_name,

@@ -28,8 +28,8 @@ type BlockingSessionsRow struct {
 	TransactionSeconds float64
 }
 
-// Who a backend waits for. A role without pg_monitor sees the pid of another role's session, but neither its state nor
-// its times: those come back empty and negative. Pid 0 is a prepared transaction.
+// Who a backend waits for. A role without pg_monitor does not see the state and the times of another role's session: they
+// come back empty and negative. Pid 0 is a prepared transaction.
 func (q *Queries) BlockingSessions(ctx context.Context, pid int32) ([]BlockingSessionsRow, error) {
 	rows, err := q.db.Query(ctx, blockingSessions, pid)
 	if err != nil {
