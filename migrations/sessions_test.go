@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -148,4 +149,9 @@ func state(t *testing.T, pool *pgxpool.Pool, table string, id int) string {
 func claim(t *testing.T, q pgtest.Querier, fence string, token int64) {
 	t.Helper()
 	pgtest.Exec(t, q, "SELECT fencing.claim($1, $2)", fence, token)
+}
+
+// scanInto is a call that runs a query and keeps its one value.
+func scanInto[T any](conn *pgx.Conn, value *T, sql string, args ...any) func(context.Context) error {
+	return func(ctx context.Context) error { return conn.QueryRow(ctx, sql, args...).Scan(value) }
 }
