@@ -1,0 +1,100 @@
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencectl/fencectl/internal/connect"
+	"github.com/fencectl/fencectl/internal/pgserver"
+)
+
+// DatabasePrefix begins the name of every database that the demo creates on a server that it was given. Where the process is
+// killed before it could drop its database, that is what to look for.
+const DatabasePrefix = "fencectl_demo_"
+
+// ownDatabase is its name on a server of the demo's own, which lives no longer than the database does.
+const ownDatabase = "shop"
+
+// A place is the database that the demo runs in, and what has to be taken down afterwards.
+type place struct {
+	pool    *pgxpool.Pool
+	dsn     string // for people: how to reach the database with psql
+	version string // the server's, such as "15.18"
+	own     bool   // the server was started for the demo
+	close   []func(context.Context) error
+}
+
+// open makes the database: on the server that dsn names, or on one that it starts from the binaries of this machine.
+func open(ctx context.Context, dsn string) (_ *place, err error) {
+	p := &place{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.leave(ctx))
+		}
+	}()
+
+	database := DatabasePrefix + strings.ToLower(rand.Text()[:12])
+	var psql func() string
+	if dsn == "" {
+		server, err := pgserver.Start(ctx, nil)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, err
+		}
+		p.later(server.Stop)
+		p.own, database, dsn = true, ownDatabase, server.DSN("postgres")
+		psql = func() string { return server.DSN(database) }
+	}
+	server, err := connect.Open(ctx, &connect.Options{DSN: dsn, Write: true})
+	if err != nil {
+		return nil, err
+	}
+	p.later(func(context.Context) error { server.Close(); return nil })
+	p.version, _, _ = strings.Cut(server.Version, " ")
+
+	name := pgx.Identifier{database}.Sanitize()
+	if _, err := server.Pool.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return nil, fmt.Errorf("creating a database for the demo: %w", err)
+	}
+	if !p.own {
+		p.later(func(ctx context.Context) error {
+			if _, err := server.Pool.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+				return fmt.Errorf("database %s could not be dropped, drop it by hand: %w", database, err)
+			}
+			return nil
+		})
+		psql = func() string { return fmt.Sprintf("database %s on %s", database, server.Address) }
+	}
+
+	config := server.Pool.Config()
+	config.ConnConfig.Database = database
+	// What the server has to say about IF EXISTS and the like is no part of the story.
+	config.ConnConfig.OnNotice = nil
+	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	p.later(func(context.Context) error { p.pool.Close(); return nil })
+	p.dsn = psql()
+	return p, nil
+}
+
+func (p *place) later(f func(context.Context) error) { p.close = append(p.close, f) }
+
+// leave takes down everything that open has made, also after the context has ended.
+func (p *place) leave(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	var errs []error
+	for i := len(p.close) - 1; i >= 0; i-- {
+		errs = append(errs, p.close[i](ctx))
+	}
+	p.close = nil
+	return errors.Join(errs...)
+}
