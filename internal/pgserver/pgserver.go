@@ -102,7 +102,12 @@ type Server struct {
 // Start runs a server and returns when it accepts connections. The context bounds the start alone; two minutes when it
 // has no deadline. Where no usable binaries are found the error is a *NotFoundError that says what to install. The
 // caller stops the server with Stop.
-func Start(ctx context.Context, opts *Options) (_ *Server, err error) {
+func Start(ctx context.Context, opts *Options) (*Server, error) {
+	return start(ctx, opts, (*Server).initialise)
+}
+
+// start is Start with a choice of what makes the data directory.
+func start(ctx context.Context, opts *Options, fill func(*Server, context.Context) error) (_ *Server, err error) {
 	s := &Server{log: slog.New(slog.DiscardHandler)}
 	if opts != nil {
 		s.opts = *opts
@@ -150,17 +155,19 @@ func Start(ctx context.Context, opts *Options) (_ *Server, err error) {
 		}
 	}()
 
-	removeByWatchdog := s.dir.path
 	if s.data = s.opts.DataDir; s.data == "" {
 		s.data = filepath.Join(s.dir.path, "data")
 	}
 	if s.data, err = filepath.Abs(s.data); err != nil {
 		return nil, fmt.Errorf("pgserver: data directory: %w", err)
 	}
-	if s.watchdog, err = startWatchdog(s.account, removeByWatchdog, s.data); err != nil {
+	if s.watchdog, err = startWatchdog(s.account, s.dir.path, s.data); err != nil {
 		return nil, err
 	}
-	if err := s.initialise(ctx); err != nil {
+	if s.password = s.opts.Password; s.password == "" {
+		s.password = rand.Text()
+	}
+	if err := fill(s, ctx); err != nil {
 		return nil, err
 	}
 
@@ -174,9 +181,6 @@ func Start(ctx context.Context, opts *Options) (_ *Server, err error) {
 
 // initialise makes the data directory a cluster, unless it is one.
 func (s *Server) initialise(ctx context.Context) error {
-	if s.password = s.opts.Password; s.password == "" {
-		s.password = rand.Text()
-	}
 	_, err := os.Stat(filepath.Join(s.data, "PG_VERSION"))
 	switch {
 	case err == nil:
@@ -231,7 +235,7 @@ func (s *Server) startOnFreePort(ctx context.Context) error {
 		if s.port, err = freePort(); err != nil {
 			return fmt.Errorf("pgserver: %w", err)
 		}
-		if err = s.start(ctx); !errors.Is(err, errPortTaken) {
+		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
 			return err
 		}
 		s.log.DebugContext(ctx, "port was taken meanwhile", "port", s.port)
@@ -239,11 +243,11 @@ func (s *Server) startOnFreePort(ctx context.Context) error {
 	return err
 }
 
-// errPortTaken is what start returns, wrapped, when the server could not bind its port.
+// errPortTaken is what run returns, wrapped, when the server could not bind its port.
 var errPortTaken = errors.New("the port is in use")
 
-// start runs postgres on s.port and waits until it accepts connections. The caller holds s.mu.
-func (s *Server) start(ctx context.Context) error {
+// run starts postgres on s.port and waits until it accepts connections. The caller holds s.mu.
+func (s *Server) run(ctx context.Context) error {
 	logFile, err := os.OpenFile(s.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("pgserver: %w", err)
@@ -431,7 +435,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, startTimeout)
 		defer cancel()
 	}
-	return s.start(ctx)
+	return s.run(ctx)
 }
 
 // Kill ends the postmaster and all its children at one instant with SIGKILL, as a power failure would: nothing is

@@ -1,3 +1,5 @@
+//go:build linux || darwin || freebsd
+
 package pgserver_test
 
 import (
@@ -25,11 +27,7 @@ func start(t *testing.T, opts *pgserver.Options) *pgserver.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := server.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { stop(t, server) })
 	return server
 }
 
