@@ -1,7 +1,7 @@
 # `make` alone says what there is. Everything here works as root on a fresh Debian or Ubuntu with Go (it installs what is
 # missing), and as an ordinary user (it says what to install).
 
-GO           ?= go
+export GO    ?= go
 SQLC         := $(GO) tool -modfile=tools/go.mod sqlc
 GOLANGCI     := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 
