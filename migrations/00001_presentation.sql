@@ -1,7 +1,7 @@
 -- Tables, and how a transaction presents its fencing token.
 --
--- Functions here qualify every name, or pin their search_path, so that they mean the same
--- whatever the caller's search_path is (an empty one included).
+-- Functions here qualify every name, or pin their search_path, and write no backslash into a literal
+-- unless they pin standard_conforming_strings too: they mean the same in every session.
 
 -- +goose Up
 CREATE SCHEMA IF NOT EXISTS fencing;
@@ -141,7 +141,7 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    IF raw ~ '^\s*\+?[0-9]{1,19}\s*$' THEN
+    IF raw ~ '^[[:space:]]*[+]?[0-9]{1,19}[[:space:]]*$' THEN
         IF raw::numeric BETWEEN 1 AND 9223372036854775807 THEN
             RETURN raw::bigint;
         END IF;
@@ -151,7 +151,7 @@ BEGIN
         USING ERRCODE = 'ZF003',
               DETAIL = jsonb_strip_nulls(jsonb_build_object(
                   'fence', fence,
-                  'presented', CASE WHEN raw ~ '^\s*[-+]?[0-9]{1,18}\s*$' THEN to_jsonb(raw::bigint) END))::text,
+                  'presented', CASE WHEN raw ~ '^[[:space:]]*[-+]?[0-9]{1,18}[[:space:]]*$' THEN to_jsonb(raw::bigint) END))::text,
               HINT = format('The setting %s holds it. Present the token that came with the lock: SELECT fencing.present(token).', setting);
 END
 $$;

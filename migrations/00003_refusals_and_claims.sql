@@ -148,7 +148,7 @@ BEGIN
         HINT    = hint,
         SCHEMA  = schema_name,
         TABLE   = table_name,
-        COLUMN  = CASE WHEN fence IS NULL THEN 'last_fencing_token' ELSE '' END;
+        COLUMN  = CASE WHEN fence IS NULL THEN 'last_fencing_token' ELSE '' END; -- a named fence has no column
 END
 $$;
 -- +goose StatementEnd
@@ -187,7 +187,7 @@ BEGIN
          WHERE d.refclassid = 'pg_proc'::regclass
            AND d.refobjid = 'fencing.guard_named()'::regprocedure
            AND d.classid = 'pg_trigger'::regclass
-           AND word LIKE 'max\_advance=%'
+           AND starts_with(word, 'max_advance=')
            AND fence ~ fencing.fence_pattern(arguments[1]));
 END
 $$;
@@ -200,12 +200,13 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    rest   bytea := tgargs;
-    words  text[] := '{}';
-    ending integer;
+    separator CONSTANT bytea := decode('00', 'hex');
+    rest      bytea := tgargs;
+    words     text[] := '{}';
+    ending    integer;
 BEGIN
     LOOP
-        ending := position('\x00'::bytea IN rest);
+        ending := position(separator IN rest);
         EXIT WHEN ending = 0;
         words := words || convert_from(substring(rest FROM 1 FOR ending - 1), getdatabaseencoding());
         rest := substring(rest FROM ending + 1);
@@ -220,6 +221,7 @@ $$;
 CREATE FUNCTION fencing.fence_pattern(template text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
 AS $$
     -- Every character of the literal parts that is special in a regular expression is escaped first;
     -- braces are not special to the first step, so the placeholders survive it.

@@ -211,7 +211,7 @@ BEGIN
         -- TRUNCATE of a table whose rows have a fence each: no one token could answer for all.
         tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
         IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, 'truncate') THEN
-            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', NULL, NULL, NULL, NULL);
+            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', template, NULL, NULL, NULL);
         END IF;
         RETURN NULL;
     END IF;

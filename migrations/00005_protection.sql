@@ -72,7 +72,7 @@ DECLARE
 BEGIN
     FOR piece IN
         SELECT half.piece
-          FROM regexp_matches(template, '([^{}]*)(?:\{([^{}]+)\})?', 'g') WITH ORDINALITY AS m(part, position)
+          FROM regexp_matches(template, '([^{}]*)(?:[{]([^{}]+)[}])?', 'g') WITH ORDINALITY AS m(part, position)
           LEFT JOIN pg_attribute a ON a.attrelid = target AND a.attname = m.part[2] AND NOT a.attisdropped
          CROSS JOIN LATERAL (VALUES
              (1, CASE WHEN m.part[1] <> '' THEN fencing.quoted(m.part[1]) || '::text' END),
@@ -190,7 +190,7 @@ BEGIN
             -- The columns whose change can move a row, at any level; every column where a key is an
             -- expression.
             SELECT CASE WHEN bool_and(a.attname IS NOT NULL)
-                        THEN ' OF ' || string_agg(DISTINCT format('%I', a.attname), ', ') ELSE '' END
+                        THEN ' OF ' || string_agg(DISTINCT quote_ident(a.attname) COLLATE "C", ', ') ELSE '' END
               INTO moving
               FROM fencing.tree(target) t
               JOIN pg_partitioned_table p ON p.partrelid = t.relid
@@ -273,13 +273,17 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT 'The highest fencing token accepted for this row. Added by fencing.protect.'::pg_catalog.text $$;
 -- +goose StatementEnd
 
--- What a table's column is now; no row where there is none.
+-- What a table's column is now; no row where there is none. The settings are those of a dump, so that
+-- a default means the same when it is given back in another session.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.token_column(target oid)
 RETURNS TABLE (type text, nullable boolean, default_value text, computed boolean, added boolean, ready boolean)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
+SET datestyle = iso
+SET intervalstyle = postgres
+SET extra_float_digits = 1
 AS $$
     SELECT format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
            a.attgenerated <> '' OR a.attidentity <> '',
@@ -297,6 +301,9 @@ $$;
 CREATE FUNCTION fencing.release_column(target oid, arguments text[], drop_column boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET datestyle = iso
+SET intervalstyle = postgres
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     label  CONSTANT text := (SELECT t.label FROM fencing.tree(target) t WHERE t.relid = target);
@@ -406,11 +413,11 @@ BEGIN
         RAISE EXCEPTION 'a fence needs a name of 1 to 1024 bytes' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Use the name of the lock, for instance jobs/nightly, or a template, for instance account/{account_id}.';
     END IF;
-    IF template !~ '^([^{}]|\{[^{}]+\})*$' THEN
+    IF template !~ '^([^{}]|[{][^{}]+[}])*$' THEN
         RAISE EXCEPTION 'the fence % has unbalanced braces', quote_literal(template) USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Braces enclose a column''s name: account/{account_id}.';
     END IF;
-    FOR placeholder IN SELECT m[1] FROM regexp_matches(template, '\{([^{}]+)\}', 'g') AS m LOOP
+    FOR placeholder IN SELECT m[1] FROM regexp_matches(template, '[{]([^{}]+)[}]', 'g') AS m LOOP
         SELECT a.attnotnull, a.attgenerated, base.typname, base.typtype, format_type(a.atttypid, a.atttypmod) AS type
           INTO col
           FROM pg_attribute a
@@ -435,6 +442,42 @@ BEGIN
         ELSIF col.typtype <> 'e' AND col.typname NOT IN ('int2', 'int4', 'int8', 'text', 'varchar', 'uuid', 'name', 'citext') THEN
             RAISE EXCEPTION 'column % of % has type %, and cannot name a fence', quote_ident(placeholder), target, col.type
                 USING ERRCODE = 'datatype_mismatch', HINT = 'Only integers, text, varchar, uuid and enums have one text form.';
+        END IF;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- What protect cannot mend, it says.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.warn_of_gaps(target regclass, named boolean, fence text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member record;
+BEGIN
+    FOR member IN
+        SELECT t.label,
+               c.relpersistence = 'u' AND NOT named AS unlogged,
+               EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = t.relid) AS rules,
+               -- BEFORE ROW triggers (1 | 2) of UPDATE (16), and of INSERT (4) where that guard is one too
+               (SELECT string_agg(quote_ident(g.tgname), ', ' ORDER BY g.tgname)
+                  FROM pg_trigger g
+                 WHERE g.tgrelid = t.relid AND NOT g.tgisinternal AND g.tgtype & 3 = 3
+                   AND g.tgtype & CASE WHEN named THEN 20 ELSE 16 END > 0
+                   AND g.tgname > 'zzz_fencing_update' AND (NOT named OR strpos(fence, '{') > 0)) AS later
+          FROM fencing.tree(target) t JOIN pg_class c ON c.oid = t.relid
+         ORDER BY t.part, t.label
+    LOOP
+        IF member.unlogged THEN
+            RAISE WARNING '% is unlogged: a crash empties it, its row fences with it', member.label;
+        END IF;
+        IF member.rules THEN
+            RAISE WARNING '% has rewrite rules: a write that a rule redirects does not reach the guards', member.label;
+        END IF;
+        IF member.later IS NOT NULL THEN
+            RAISE WARNING '% has BEFORE triggers that run after the guards, and could change what they accepted: %', member.label, member.later;
         END IF;
     END LOOP;
 END
@@ -467,8 +510,10 @@ DECLARE
     "column"    record;
     missing     boolean := false;
     nulls       boolean;
+    typed       text;
+    own         text;
     exclusive   boolean := false;
-    later       text;
+    broken      boolean;
 BEGIN
     IF mode IS NULL OR mode NOT IN ('strict', 'reentrant') THEN
         RAISE EXCEPTION 'mode % is not known', COALESCE(quote_literal(mode), 'NULL')
@@ -508,15 +553,32 @@ BEGIN
         exclusive := protected AND NOT known.named;
     ELSE
         missing := "column".type IS NULL;
+        SELECT t.label INTO own
+          FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c
+         WHERE t.relid <> target AND NOT protected
+           AND (missing OR (c.type, c.nullable, c.default_value) IS DISTINCT FROM ("column".type, "column".nullable, "column".default_value))
+         ORDER BY t.label COLLATE "C" LIMIT 1;
+        IF own IS NOT NULL THEN
+            RAISE EXCEPTION 'column last_fencing_token of %, a child of %, is not that of its parent', own, label
+                USING ERRCODE = 'invalid_table_definition', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
+                      HINT = format('Give the column the same type, default and nullability in %s and in %s, or rename it in the child.', label, own);
+        END IF;
         IF missing THEN
             exclusive := true;
+            SELECT c.reloftype::regtype::text INTO typed FROM pg_class c WHERE c.oid = target AND c.reloftype <> 0;
+            IF typed IS NOT NULL THEN
+                RAISE EXCEPTION '% is a table of the type %, and has no column last_fencing_token', label, typed
+                    USING ERRCODE = 'wrong_object_type', SCHEMA = schema_name, TABLE = table_name,
+                          HINT = format('Protect it with a named fence, which needs no column. Or first: ALTER TYPE %s ADD ATTRIBUTE last_fencing_token bigint CASCADE;', typed);
+            END IF;
         ELSIF "column".type <> 'bigint' OR "column".computed THEN
             RAISE EXCEPTION 'column last_fencing_token of % is %, not a plain bigint', label,
                             "column".type || CASE WHEN "column".computed THEN ', generated or identity' ELSE '' END
                 USING ERRCODE = 'datatype_mismatch', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
                       HINT = 'Rename it, or change its type to bigint; or protect the table with a named fence, which needs no column.';
         ELSE
-            exclusive := NOT "column".ready OR (protected AND known.named);
+            exclusive := (protected AND known.named)
+                OR EXISTS (SELECT FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c WHERE NOT c.ready);
             IF NOT "column".added THEN
                 -- What an adopted column was is kept in the guards' arguments, for unprotect.
                 was := ARRAY(SELECT word FROM unnest(CASE WHEN protected AND NOT known.named THEN known.arguments END) AS word
@@ -531,11 +593,12 @@ BEGIN
         END IF;
     END IF;
 
-    IF NOT exclusive AND NOT EXISTS (SELECT FROM fencing.guard_problems(target, named, arguments)) THEN
+    -- The strongest lock this needs, first: an upgrade later could deadlock.
+    SELECT count(*) > 0, exclusive OR COALESCE(bool_or(g.problem = 'surplus'), false) INTO broken, exclusive
+      FROM fencing.guard_problems(target, named, arguments) g;
+    IF NOT broken AND NOT exclusive THEN
         RETURN;
     END IF;
-
-    -- The strongest lock this needs, first: an upgrade later could deadlock.
     EXECUTE format('LOCK TABLE %s IN %s MODE', label, CASE WHEN exclusive THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
 
     IF named THEN
@@ -556,7 +619,7 @@ BEGIN
             END IF;
             EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET NOT NULL', label);
         END IF;
-        IF missing OR NOT "column".ready THEN
+        IF exclusive THEN
             -- Stamps new rows with the presented token, COPY's included, without a trigger.
             EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT COALESCE(fencing.presented(), 0::bigint)', label);
         END IF;
@@ -564,21 +627,7 @@ BEGIN
 
     PERFORM fencing.repair_guards(target, named, arguments);
 
-    -- What protect cannot mend, it says.
-    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relpersistence = 'u') THEN
-        RAISE WARNING '% is unlogged: a crash empties it, its row fences with it', label;
-    END IF;
-    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = target AND c.relhasrules) THEN
-        RAISE WARNING '% has rewrite rules: a write that a rule redirects does not reach the guards', label;
-    END IF;
-    -- BEFORE ROW triggers (1 | 2) of UPDATE (16), and of INSERT (4) where that guard is one too.
-    SELECT string_agg(quote_ident(t.tgname), ', ' ORDER BY t.tgname) INTO later
-      FROM pg_trigger t
-     WHERE t.tgrelid = target AND NOT t.tgisinternal AND t.tgtype & 3 = 3 AND t.tgtype & CASE WHEN named THEN 20 ELSE 16 END > 0
-       AND t.tgname > 'zzz_fencing_update' AND (NOT named OR strpos(fence, '{') > 0);
-    IF later IS NOT NULL THEN
-        RAISE WARNING '% has BEFORE triggers that run after the guards, and could change what they accepted: %', label, later;
-    END IF;
+    PERFORM fencing.warn_of_gaps(target, named, arguments[1]);
 END
 $$;
 -- +goose StatementEnd
@@ -593,7 +642,8 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known record;
+    known    record;
+    strength text;
 BEGIN
     PERFORM fencing.check_target(target);
     PERFORM fencing.take_turns(target);
@@ -603,8 +653,10 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('SELECT fencing.protect(%L) protects it.', target);
     END IF;
     known.arguments[2] := enforcement;
-    IF EXISTS (SELECT FROM fencing.guard_problems(target, known.named, known.arguments)) THEN
-        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', target);
+    SELECT CASE WHEN bool_or(g.problem = 'surplus') THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END INTO strength
+      FROM fencing.guard_problems(target, known.named, known.arguments) g HAVING count(*) > 0;
+    IF FOUND THEN
+        EXECUTE format('LOCK TABLE %s IN %s MODE', target, strength);
         PERFORM fencing.repair_guards(target, known.named, known.arguments);
     END IF;
 END
@@ -670,6 +722,7 @@ REVOKE ALL ON FUNCTION
     fencing.expected_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
     fencing.repair_guards(oid, boolean, text[]), fencing.column_note(), fencing.token_column(oid),
     fencing.release_column(oid, text[], boolean), fencing.check_target(regclass), fencing.take_turns(regclass), fencing.check_template(regclass, text),
+    fencing.warn_of_gaps(regclass, boolean, text),
     fencing.protect(regclass, text, text, text, boolean, bigint), fencing.set_enforcement(regclass, text),
     fencing.enforce(regclass), fencing.observe(regclass), fencing.unprotect(regclass, boolean)
 FROM PUBLIC;
@@ -677,7 +730,7 @@ FROM PUBLIC;
 -- +goose Down
 DROP FUNCTION fencing.unprotect(regclass, boolean), fencing.observe(regclass), fencing.enforce(regclass),
               fencing.set_enforcement(regclass, text), fencing.protect(regclass, text, text, text, boolean, bigint),
-              fencing.check_template(regclass, text), fencing.take_turns(regclass), fencing.check_target(regclass),
+              fencing.warn_of_gaps(regclass, boolean, text), fencing.check_template(regclass, text), fencing.take_turns(regclass), fencing.check_target(regclass),
               fencing.release_column(oid, text[], boolean), fencing.token_column(oid), fencing.column_note(),
               fencing.repair_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
               fencing.expected_guards(oid, boolean, text[]), fencing.quoted(text),
