@@ -102,63 +102,67 @@ $$;
 
 -- Presenting ------------------------------------------------------------------------------------
 
--- The full reading of what this transaction presents: for a fence by name its own token if it has
--- one, else the transaction's. NULL when nothing is presented; ZF003 when what is set is no token.
---
--- A custom setting reads NULL before its first use in a session and '' once a transaction that set
--- it locally is over: both mean "nothing presented".
+-- Reading never fails: what is no token reads as a negative number, and the guard that meets it refuses
+-- it (ZF003), or records it where it only observes. Were it an error here, it would come out of a
+-- trigger's WHEN clause or a column's default, before any guard had a say.
+
+-- A token in text form: NULL for nothing; negative for what is no token.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.presented(fence text) RETURNS bigint
+CREATE FUNCTION fencing.parse_token(raw text) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+BEGIN
+    IF COALESCE(raw, '') = '' THEN
+        RETURN NULL;
+    ELSIF raw ~ '^[[:space:]]*[-+]?[0-9]{1,19}[[:space:]]*$' THEN
+        IF raw::numeric BETWEEN -9223372036854775807 AND 9223372036854775807 AND raw::numeric <> 0 THEN
+            RETURN raw::bigint;
+        END IF;
+    END IF;
+    RETURN -1;
+END
+$$;
+-- +goose StatementEnd
+
+-- What this transaction has set, as text: for a fence by name its own token if it has one, else the
+-- transaction's. A custom setting reads NULL before its first use in a session, and '' once a
+-- transaction that set it locally is over: both mean nothing.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.presented_text(fence text) RETURNS text
 LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    setting text := 'fencing.token';
-    raw     text;
-    held    jsonb;
-    tokens  text := NULLIF(current_setting('fencing.tokens', true), '');
+    tokens CONSTANT text := NULLIF(current_setting('fencing.tokens', true), '');
+    held   jsonb;
 BEGIN
     IF fence IS NOT NULL AND tokens IS NOT NULL THEN
         BEGIN
             held := tokens::jsonb;
         EXCEPTION WHEN data_exception THEN
-            held := NULL;
+            RETURN tokens;
         END;
-        IF jsonb_typeof(held) IS DISTINCT FROM 'object' THEN
-            RAISE EXCEPTION 'invalid fencing tokens: the setting fencing.tokens is not a JSON object'
-                USING ERRCODE = 'ZF003',
-                      DETAIL = jsonb_build_object('fence', fence)::text,
-                      HINT = 'Use SELECT fencing.present(token, fence) to present a token for one fence.';
-        END IF;
-        raw := held ->> fence;
-        IF raw IS NOT NULL THEN
-            setting := 'fencing.tokens';
+        IF jsonb_typeof(held) <> 'object' THEN
+            RETURN tokens || ' is no JSON object';
+        ELSIF held ? fence THEN
+            RETURN COALESCE(held ->> fence, 'NULL');
         END IF;
     END IF;
-
-    raw := COALESCE(raw, NULLIF(current_setting('fencing.token', true), ''));
-    IF raw IS NULL THEN
-        RETURN NULL;
-    END IF;
-
-    IF raw ~ '^[[:space:]]*[+]?[0-9]{1,19}[[:space:]]*$' THEN
-        IF raw::numeric BETWEEN 1 AND 9223372036854775807 THEN
-            RETURN raw::bigint;
-        END IF;
-    END IF;
-
-    RAISE EXCEPTION 'invalid fencing token %: a token is a whole number from 1 to 9223372036854775807', left(raw, 100)
-        USING ERRCODE = 'ZF003',
-              DETAIL = jsonb_strip_nulls(jsonb_build_object(
-                  'fence', fence,
-                  'presented', CASE WHEN raw ~ '^[[:space:]]*[-+]?[0-9]{1,18}[[:space:]]*$' THEN to_jsonb(raw::bigint) END))::text,
-              HINT = format('The setting %s holds it. Present the token that came with the lock: SELECT fencing.present(token).', setting);
+    RETURN NULLIF(current_setting('fencing.token', true), '');
 END
 $$;
 -- +goose StatementEnd
 
+-- SECURITY DEFINER, so that reading needs no privilege but its own.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.presented(fence text) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT fencing.parse_token(fencing.presented_text(fence)) $$;
+-- +goose StatementEnd
+
 COMMENT ON FUNCTION fencing.presented(text) IS
-    'The token this transaction presents for a fence: its own, else the transaction''s; NULL when there is none.';
+    'The token this transaction presents for a fence: its own, else the transaction''s. NULL when there is none, negative when what is set is no token.';
 
 -- The same for the transaction's token, on the hot path: guards and column defaults call it for
 -- every row. One SELECT without FROM, so that the planner inlines it; the common token forms are
@@ -178,17 +182,22 @@ $$;
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.presented() IS
-    'The token this transaction presents (setting fencing.token); NULL when there is none.';
+    'The token this transaction presents (setting fencing.token). NULL when there is none, negative when what is set is no token.';
 
--- Presents for the rest of the transaction. Setting first and reading back keeps the rules for a
--- valid token in one place.
+-- Presents for the rest of the transaction.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.present(token bigint) RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM pg_catalog.set_config('fencing.token', COALESCE(token::pg_catalog.text, 'NULL'), true);
-    RETURN fencing.presented();
+    IF (token OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'invalid fencing token %', COALESCE(token::pg_catalog.text, 'NULL')
+            USING ERRCODE = 'ZF003',
+                  DETAIL = pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('presented', token))::pg_catalog.text,
+                  HINT = 'A token is a whole number from 1 to 9223372036854775807: present the one that came with the lock.';
+    END IF;
+    PERFORM pg_catalog.set_config('fencing.token', token::pg_catalog.text, true);
+    RETURN token;
 END
 $$;
 -- +goose StatementEnd
@@ -206,12 +215,16 @@ BEGIN
         RAISE EXCEPTION 'a fence needs a name'
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Name the lock the token belongs to, or call fencing.present(token) for the whole transaction.';
+    ELSIF (token > 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'invalid fencing token % for fence "%"', COALESCE(token::text, 'NULL'), fence
+            USING ERRCODE = 'ZF003',
+                  DETAIL = jsonb_strip_nulls(jsonb_build_object('fence', fence, 'presented', token))::text,
+                  HINT = 'A token is a whole number from 1 to 9223372036854775807: present the one that came with the lock.';
     END IF;
     PERFORM set_config('fencing.tokens',
-        (COALESCE(NULLIF(current_setting('fencing.tokens', true), '')::jsonb, '{}')
-            || jsonb_build_object(fence, COALESCE(token::text, 'NULL')))::text,
+        (COALESCE(NULLIF(current_setting('fencing.tokens', true), '')::jsonb, '{}') || jsonb_build_object(fence, token))::text,
         true);
-    RETURN fencing.presented(fence);
+    RETURN token;
 END
 $$;
 -- +goose StatementEnd
@@ -316,7 +329,7 @@ COMMENT ON FUNCTION fencing.version() IS 'The version of the SQL layer in this d
 -- Privileges: presenting is everybody's; the rest is granted role by role (fencectl grant).
 REVOKE ALL ON FUNCTION
     fencing.make_token(integer, bigint), fencing.token_epoch(bigint), fencing.token_counter(bigint), fencing.token_text(bigint),
-    fencing.set_accepted(text, boolean), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
+    fencing.parse_token(text), fencing.presented_text(text), fencing.set_accepted(text, boolean), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text),
     fencing.accepted(text), fencing.version()
 FROM PUBLIC;
@@ -329,7 +342,7 @@ TO PUBLIC;
 DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
               fencing.set_accepted(text, boolean), fencing.accepted(text),
               fencing.present(bigint, text), fencing.present(bigint),
-              fencing.presented(), fencing.presented(text),
+              fencing.presented(), fencing.presented(text), fencing.presented_text(text), fencing.parse_token(text),
               fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),
               fencing.make_token(integer, bigint);
 DROP TABLE fencing.bypass_log, fencing.violation, fencing.fence;

@@ -67,6 +67,7 @@ DECLARE
     table_name  text;
     label       text;
     resource    text;
+    shown       text := COALESCE(presented::text, 'NULL');
     state       text;
     message     text;
     hint        text;
@@ -74,6 +75,12 @@ BEGIN
     SELECT n.nspname, c.relname INTO STRICT schema_name, table_name
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
     label := format('%I.%I', schema_name, table_name);
+
+    IF presented = -1 AND fencing.presented(fence) = -1 THEN
+        -- It stands for a setting that is no token: what was really set is more useful.
+        shown := left(fencing.presented_text(fence), 100);
+        presented := CASE WHEN shown ~ '^-?[0-9]{1,18}$' THEN shown::bigint END;
+    END IF;
 
     IF tolerance = 'bypass' THEN
         INSERT INTO fencing.bypass_log (schema_name, table_name, role_name, application_name, reason, query)
@@ -115,13 +122,14 @@ BEGIN
         hint := 'Only columns that are filled in can name a fence.';
     WHEN 'invalid' THEN
         state := 'ZF003';
-        message := CASE WHEN presented > 0
-                        THEN format('fencing token %s is beyond max_advance: %s has accepted %s',
-                                    fencing.token_text(presented), resource, fencing.token_text(stored))
-                        ELSE format('invalid fencing token %s: %s', COALESCE(presented::text, 'NULL'), resource) END;
-        hint := CASE WHEN presented > 0
-                     THEN 'Check the token source. Where the jump is right, raise max_advance with fencing.protect.'
-                     ELSE 'A token is a whole number from 1 to 9223372036854775807: present the one that came with the lock.' END;
+        IF presented > 0 THEN
+            message := format('fencing token %s is beyond max_advance: %s has accepted %s',
+                              fencing.token_text(presented), resource, fencing.token_text(stored));
+            hint := 'Check the token source. Where the jump is right, raise max_advance with fencing.protect.';
+        ELSE
+            message := format('invalid fencing token %s: %s', shown, resource);
+            hint := 'A token is a whole number from 1 to 9223372036854775807: present the one that came with the lock.';
+        END IF;
     WHEN 'unclaimed' THEN
         state := 'ZF004';
         message := CASE WHEN stored IS NULL

@@ -79,17 +79,20 @@ BEGIN
     END IF;
 
     IF TG_OP = 'INSERT' THEN
-        -- AFTER INSERT: it sees what was really stored, and leaves COPY its batches.
         written := NEW.last_fencing_token;
         presented := NULLIF(written, 0);
         kind := CASE WHEN written < 0 THEN 'invalid'
                      WHEN written = 0 AND fencing.guard_option('inserts', TG_ARGV) = 'require' THEN 'unfenced' END;
+        IF TG_WHEN = 'BEFORE' AND kind = 'invalid' AND tolerance = 'observe' THEN
+            NEW.last_fencing_token := 0; -- let in, but not as a token
+        END IF;
     ELSIF TG_OP = 'DELETE' THEN
         stored := COALESCE(OLD.last_fencing_token, 0);
         presented := fencing.presented();
         kind := CASE WHEN current_setting('fencing.moving', true)
                           = concat(TG_RELID, ' ', OLD.ctid, ' ', date_part('epoch', statement_timestamp())) THEN NULL
                      WHEN presented IS NULL THEN 'unfenced'
+                     WHEN presented < 0 THEN 'invalid'
                      WHEN presented < stored OR (presented = stored AND single_use) THEN 'stale' END;
     ELSE
         stored := COALESCE(OLD.last_fencing_token, 0);
@@ -153,6 +156,9 @@ BEGIN
     presented := fencing.presented(fence);
     IF presented IS NULL THEN
         kind := 'unfenced';
+        RETURN;
+    ELSIF presented < 0 THEN
+        kind := 'invalid';
         RETURN;
     END IF;
     SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence FOR SHARE;

@@ -160,9 +160,12 @@ BEGIN
         END IF;
 
         -- Row fences. IS NOT TRUE, not NOT: a NULL token must reach the guard, never pass by it.
+        --
+        -- Inserts are checked AFTER, as they were stored, which leaves COPY its batches. In observe BEFORE,
+        -- for then an invalid token is taken out of the row that is let in.
         name := 'zzz_fencing_insert';
-        definition := format('CREATE TRIGGER zzz_fencing_insert AFTER INSERT ON %s FOR EACH ROW WHEN ((new.last_fencing_token %s 0)) EXECUTE FUNCTION fencing.guard_row(%s)',
-                             member.label, CASE fencing.guard_option('inserts', arguments) WHEN 'require' THEN '<=' ELSE '<' END, words);
+        definition := format('CREATE TRIGGER zzz_fencing_insert %s INSERT ON %s FOR EACH ROW WHEN ((new.last_fencing_token %s 0)) EXECUTE FUNCTION fencing.guard_row(%s)',
+                             CASE arguments[2] WHEN 'observe' THEN 'BEFORE' ELSE 'AFTER' END, member.label, CASE fencing.guard_option('inserts', arguments) WHEN 'require' THEN '<=' ELSE '<' END, words);
         RETURN NEXT;
 
         name := 'zzz_fencing_delete';
@@ -607,8 +610,9 @@ BEGIN
         END IF;
     ELSE
         IF missing THEN
-            -- A constant default fills the existing rows without a rewrite. The expression comes after.
-            EXECUTE format('ALTER TABLE %s ADD COLUMN last_fencing_token bigint NOT NULL DEFAULT 0', label);
+            -- A constant default fills the existing rows without a rewrite. The expression comes after. (IF NOT
+            -- EXISTS: a transaction with an old snapshot does not see a column that was added meanwhile.)
+            EXECUTE format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS last_fencing_token bigint NOT NULL DEFAULT 0', label);
             EXECUTE format('COMMENT ON COLUMN %s.last_fencing_token IS %L', label, fencing.column_note());
         ELSIF "column".nullable THEN
             EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE last_fencing_token IS NULL)', label) INTO nulls;
