@@ -232,7 +232,7 @@ func (s *Server) startOnFreePort(ctx context.Context) error {
 	const attempts = 5
 	var err error
 	for range attempts {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = findPort(); err != nil {
 			return fmt.Errorf("pgserver: %w", err)
 		}
 		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
@@ -546,6 +546,9 @@ func environment(a *account) []string {
 	}
 	return env
 }
+
+// findPort is freePort, but for the test of a port that is taken between the two steps.
+var findPort = freePort
 
 // freePort is a TCP port on 127.0.0.1 that nobody listens on at this moment.
 func freePort() (int, error) {

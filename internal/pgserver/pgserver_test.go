@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -305,7 +306,72 @@ func TestLibrariesThatAreNotInstalledAreNotPreloaded(t *testing.T) {
 	}
 }
 
-// The next tests change the environment, so they are not parallel.
+// The next tests change the environment or the package, so they are not parallel.
+
+func TestNobodyRunsTheServerWhereThereIsNoUserPostgres(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root needs another account for the server")
+	}
+	pgserver.OnlyAccount(t, "nobody")
+	server := start(t, nil)
+	if got := value(t, server.DSN("postgres"), "SELECT (pg_stat_file('PG_VERSION')).size > 0"); got != "true" {
+		t.Errorf("the server does not read its own files: %s", got)
+	}
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(server.DataDir(), "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := info.Sys().(*syscall.Stat_t).Uid; strconv.FormatUint(uint64(uid), 10) != nobody.Uid {
+		t.Errorf("the server runs as user %d, want %s", uid, nobody.Uid)
+	}
+
+	pgserver.OnlyAccount(t, "no-such-user")
+	if _, err := pgserver.Start(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "useradd") {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
+}
+
+func TestAPortThatIsTakenMeanwhileIsNotFatal(t *testing.T) {
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	pgserver.OfferPort(t, port)
+	server := start(t, nil)
+	if server.Port() == port {
+		t.Errorf("the server claims to listen on port %d, which is taken", port)
+	}
+	if got := value(t, server.TCPDSN("postgres"), "1"); got != "1" {
+		t.Errorf("the server answers %s", got)
+	}
+}
+
+func TestRootIsToldWhichDirectoryHidesTheBinaries(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root needs another account for the server")
+	}
+	installed, err := pgserver.FindBinDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := t.TempDir() // its parent is closed to others
+	for _, name := range []string{"initdb", "postgres"} {
+		if err := os.Symlink(filepath.Join(installed, name), filepath.Join(hidden, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv(pgserver.BinDirVariable, hidden)
+	_, err = pgserver.Start(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "chmod o+x "+filepath.Dir(hidden)) {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
+}
 
 func TestWithoutBinariesTheErrorSaysWhatToInstall(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
@@ -375,12 +441,12 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	fmt.Println(server.PID(), server.SocketDir())
+	fmt.Println(server.PID(), server.WatchdogPID(), server.SocketDir())
 	select {}
 }
 
 // owner is another process that started a server.
-func owner(t *testing.T) (cmd *exec.Cmd, postmaster int, dir string) {
+func owner(t *testing.T) (cmd *exec.Cmd, postmaster, watchdog int, dir string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -396,10 +462,10 @@ func owner(t *testing.T) (cmd *exec.Cmd, postmaster int, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	if _, err := fmt.Fscan(out, &postmaster, &dir); err != nil {
+	if _, err := fmt.Fscan(out, &postmaster, &watchdog, &dir); err != nil {
 		t.Fatal(err)
 	}
-	return cmd, postmaster, dir
+	return cmd, postmaster, watchdog, dir
 }
 
 func TestNothingOutlivesAKilledOwner(t *testing.T) {
@@ -407,7 +473,7 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGQUIT} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
-			cmd, postmaster, dir := owner(t)
+			cmd, postmaster, _, dir := owner(t)
 			if err := cmd.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
@@ -427,16 +493,8 @@ func TestNothingOutlivesAKilledOwner(t *testing.T) {
 
 func TestNextStartRemovesWhatAKilledWatchdogLeft(t *testing.T) {
 	t.Parallel()
-	cmd, postmaster, dir := owner(t)
-	// Everything dies at once: owner, watchdog, server.
-	out, err := exec.Command("pgrep", "-f", "fencectl-pg-watchdog "+dir).Output()
-	if err != nil {
-		t.Skip("finding the watchdog needs pgrep:", err)
-	}
-	watchdog, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmd, postmaster, watchdog, dir := owner(t)
+	// Everything dies at once: the owner, the watchdog, the server.
 	for _, pid := range []int{watchdog, cmd.Process.Pid, postmaster} {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -447,7 +505,7 @@ func TestNextStartRemovesWhatAKilledWatchdogLeft(t *testing.T) {
 		t.Fatalf("there is nothing to remove: %v", err)
 	}
 
-	living, _, livingDir := owner(t)
+	_, _, _, livingDir := owner(t)
 	eventually(t, func() error {
 		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("%s is still there", dir)
@@ -458,7 +516,6 @@ func TestNextStartRemovesWhatAKilledWatchdogLeft(t *testing.T) {
 	if _, err := os.Stat(livingDir); err != nil {
 		t.Errorf("the directory of a living owner was removed: %v", err)
 	}
-	_ = living
 }
 
 // eventually waits for something that another process does in its own time.

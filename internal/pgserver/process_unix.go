@@ -29,12 +29,15 @@ type account struct {
 	uid, gid uint32
 }
 
+// accountNames are the accounts that may run the server for root, the preferred first.
+var accountNames = []string{"postgres", "nobody"}
+
 // serverAccount is nil when the caller is not root and runs the server itself.
 func serverAccount() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
-	for _, name := range []string{"postgres", "nobody"} {
+	for _, name := range accountNames {
 		u, err := user.Lookup(name)
 		if err != nil {
 			continue
@@ -49,8 +52,8 @@ func serverAccount() (*account, error) {
 		}
 		return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
 	}
-	return nil, errors.New("pgserver: PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody to run it: " +
-		"create one ('useradd --system postgres'), or run this as an ordinary user")
+	return nil, fmt.Errorf("pgserver: PostgreSQL refuses to run as root, and there is no user %s to run it: "+
+		"create one ('useradd --system %s'), or run this as an ordinary user", strings.Join(accountNames, " or "), accountNames[0])
 }
 
 // own gives a file, or a directory with all in it, to the account. Symbolic links are not followed.
