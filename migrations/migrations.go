@@ -36,6 +36,8 @@ const (
 	Schema = "fencing"
 	// VersionTable is goose's table of applied migrations, always qualified.
 	VersionTable = Schema + ".goose_db_version"
+	// LockTable is goose's table that stands in for a session lock behind a pooler in transaction mode.
+	LockTable = Schema + ".goose_lock"
 	// MinServerVersion is the oldest PostgreSQL that is supported, as server_version_num counts.
 	MinServerVersion = 140000
 
@@ -203,7 +205,7 @@ func Down(ctx context.Context, pool *pgxpool.Pool) error {
 			}
 		}
 		for _, statement := range []string{
-			"DROP TABLE IF EXISTS " + VersionTable,
+			"DROP TABLE IF EXISTS " + VersionTable + ", " + LockTable,
 			"DROP SCHEMA " + Schema,
 		} {
 			if _, err := tx.Exec(ctx, statement); err != nil {
@@ -224,7 +226,7 @@ func newProvider(db *sql.DB, options *Options) (*goose.Provider, error) {
 		opts = append(opts, goose.WithSlog(options.Logger), goose.WithVerbose(true))
 	}
 	if options.TransactionPooler {
-		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(Schema+".goose_lock"), lock.WithTableLockID(lockID))
+		locker, err := lock.NewPostgresTableLocker(lock.WithTableName(LockTable), lock.WithTableLockID(lockID))
 		if err != nil {
 			return nil, err
 		}

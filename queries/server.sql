@@ -34,14 +34,16 @@ SELECT r.rolname::text AS name
  WHERE r.rolname !~ '^pg_'
  ORDER BY 1;
 
--- The fencing schema's functions by name, with the signature that GRANT wants.
+-- The fencing schema's functions by name, with the signature that GRANT wants; with invoker also all that run with the
+-- rights of whoever calls them, and all that only a trigger can call.
 -- name: FencingFunctions :many
 SELECT p.proname::text AS name,
        pg_catalog.format('fencing.%I(%s)', p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid))::text AS signature
   FROM pg_catalog.pg_proc p
   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'fencing'
-   AND p.proname = ANY (sqlc.arg(names)::text[])
+   AND (p.proname = ANY (sqlc.arg(names)::text[])
+        OR (sqlc.arg(invoker)::boolean AND (NOT p.prosecdef OR p.prorettype = 'pg_catalog.trigger'::pg_catalog.regtype)))
  ORDER BY 1, 2;
 
 -- The transaction's own id: after a COMMIT whose answer was lost, TransactionStatus tells what became of it.

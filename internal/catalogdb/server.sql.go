@@ -38,18 +38,25 @@ SELECT p.proname::text AS name,
   FROM pg_catalog.pg_proc p
   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'fencing'
-   AND p.proname = ANY ($1::text[])
+   AND (p.proname = ANY ($1::text[])
+        OR ($2::boolean AND (NOT p.prosecdef OR p.prorettype = 'pg_catalog.trigger'::pg_catalog.regtype)))
  ORDER BY 1, 2
 `
+
+type FencingFunctionsParams struct {
+	Names   []string
+	Invoker bool
+}
 
 type FencingFunctionsRow struct {
 	Name      string
 	Signature string
 }
 
-// The fencing schema's functions by name, with the signature that GRANT wants.
-func (q *Queries) FencingFunctions(ctx context.Context, names []string) ([]FencingFunctionsRow, error) {
-	rows, err := q.db.Query(ctx, fencingFunctions, names)
+// The fencing schema's functions by name, with the signature that GRANT wants; with invoker also all that run with the
+// rights of whoever calls them, and all that only a trigger can call.
+func (q *Queries) FencingFunctions(ctx context.Context, arg FencingFunctionsParams) ([]FencingFunctionsRow, error) {
+	rows, err := q.db.Query(ctx, fencingFunctions, arg.Names, arg.Invoker)
 	if err != nil {
 		return nil, err
 	}

@@ -58,6 +58,7 @@ type Options struct {
 type Step struct {
 	Table tableref.Table
 	Verb  string // what has happened once it is done: "protected", "unprotected", ...
+	Note  string // how, in a few words; may be empty
 	SQL   string // without the final semicolon
 	Undo  string // restores what was before; used for the Down part of a migration
 }
@@ -67,7 +68,7 @@ type Step struct {
 func Protect(tables []tableref.Table, current map[int64]Protection, opts Options) []Step {
 	steps := make([]Step, len(tables))
 	for i, t := range tables {
-		steps[i] = Step{Table: t, Verb: "protected", SQL: protectCall(t.Quoted, opts), Undo: unprotectCall(t.Quoted, opts.Fence == "" && !t.HasColumn)}
+		steps[i] = Step{Table: t, Verb: "protected", Note: opts.InWords(), SQL: protectCall(t.Quoted, opts), Undo: unprotectCall(t.Quoted, opts.Fence == "" && !t.HasColumn)}
 		if now, ok := current[t.OID]; ok {
 			steps[i].Undo = protectCall(t.Quoted, now.options())
 		}
@@ -99,6 +100,34 @@ func plain(tables []tableref.Table, verb, function, inverse string) []Step {
 		steps[i] = Step{Table: t, Verb: verb, SQL: Call(function, Regclass(t.Quoted)), Undo: Call(inverse, Regclass(t.Quoted))}
 	}
 	return steps
+}
+
+// InWords is the kind of fence in a few words: "row, strict", "named jobs/nightly, observing".
+func (o Options) InWords() string {
+	words := "named " + o.Fence
+	if o.Fence == "" {
+		words = "row, strict"
+		if o.Mode != "" {
+			words = "row, " + o.Mode
+		}
+		if o.Inserts == "require" {
+			words += ", inserts require a token"
+		}
+	}
+	if o.MaxAdvance > 0 {
+		words += fmt.Sprintf(", max advance %d", o.MaxAdvance)
+	}
+	if o.Observe {
+		words += ", observing"
+	}
+	return words
+}
+
+// InWords is the kind of fence in a few words, without whether it enforces.
+func (p Protection) InWords() string {
+	options := p.options()
+	options.Observe = false
+	return options.InWords()
 }
 
 func (p Protection) options() Options {

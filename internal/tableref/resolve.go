@@ -18,6 +18,20 @@ type Table struct {
 	Name      string
 	Quoted    string // schema and name as they must be written in SQL, quoted by the server where needed
 	HasColumn bool   // it has a column named like the token column of a row fence
+
+	// Bookkeeping: it is where a migration tool remembers what it has applied. A fence on it would stop every later
+	// migration, so a pattern does not mean it; its name does.
+	Bookkeeping bool
+}
+
+// bookkeeping are the tables of widespread migration tools, in lower case.
+var bookkeeping = map[string]bool{
+	"goose_db_version": true, "schema_migrations": true, "schema_migration": true, "gorp_migrations": true, "river_migration": true,
+	"atlas_schema_revisions": true, "schema_version": true, "flyway_schema_history": true, "databasechangelog": true,
+	"databasechangeloglock": true, "alembic_version": true, "django_migrations": true, "ar_internal_metadata": true,
+	"_prisma_migrations": true, "knex_migrations": true, "knex_migrations_lock": true, "pgmigrations": true, "sequelizemeta": true,
+	"typeorm_migrations": true, "__efmigrationshistory": true, "__drizzle_migrations": true, "_sqlx_migrations": true,
+	"__diesel_schema_migrations": true, "seaql_migrations": true, "refinery_schema_history": true,
 }
 
 // A NameError says that a table argument names nothing that can be worked on.
@@ -98,7 +112,8 @@ func (c *Catalog) matching(pattern Pattern, keep func(Table) bool, what string) 
 			continue
 		}
 		protectable++
-		if t := table(r); keep == nil || keep(t) {
+		// Where keep says what is meant (the protected tables), it has the last word.
+		if t := table(r); (keep == nil && !t.Bookkeeping) || (keep != nil && keep(t)) {
 			tables = append(tables, t)
 		}
 	}
@@ -241,5 +256,8 @@ func unprotectable(r catalogdb.ListRelationsRow) string {
 func isSystem(schema string) bool { return schema == "pg_catalog" || schema == "information_schema" }
 
 func table(r catalogdb.ListRelationsRow) Table {
-	return Table{OID: r.Oid, Schema: r.SchemaName, Name: r.Name, Quoted: r.Quoted, HasColumn: r.HasColumn}
+	return Table{
+		OID: r.Oid, Schema: r.SchemaName, Name: r.Name, Quoted: r.Quoted, HasColumn: r.HasColumn,
+		Bookkeeping: bookkeeping[strings.ToLower(r.Name)],
+	}
 }

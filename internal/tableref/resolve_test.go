@@ -252,3 +252,29 @@ func TestKeepNarrowsPatternsAndNotNames(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestAPatternLeavesTheTablesOfMigrationToolsOut(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	pgtest.Exec(t, pool, `CREATE TABLE public.goose_db_version (id bigint); CREATE TABLE public."SequelizeMeta" (name text); CREATE TABLE public.jobs (id bigint)`)
+	catalog := read(t, pool)
+	for _, tt := range []struct {
+		arg  string
+		keep func(tableref.Table) bool
+		want []string
+	}{
+		{"public.*", nil, []string{"public.jobs"}},
+		{"public.goose_db_version", nil, []string{"public.goose_db_version"}}, // whoever names it means it
+		{"public.*", func(tableref.Table) bool { return true }, []string{`public."SequelizeMeta"`, "public.goose_db_version", "public.jobs"}},
+	} {
+		tables, err := catalog.Resolve([]string{tt.arg}, tt.keep, "table")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := quoted(tables)
+		slices.Sort(got)
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.arg, diff)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencectl/fencectl/internal/pgtest"
+)
+
+// TestMain lets the test binary be fencectl itself, when it is called by that name: the examples run in a real shell.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "fencectl" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// before brings a database into the state that the examples of a command speak about. What is not listed needs none.
+var before = map[string]string{
+	"fencectl unprotect":   "SELECT fencing.protect('public.jobs'), fencing.protect('billing.accounts')",
+	"fencectl enforce":     "SELECT fencing.protect('public.jobs', observe => true), fencing.protect('billing.accounts', observe => true)",
+	"fencectl observe":     "SELECT fencing.protect('public.jobs'), fencing.protect('billing.accounts')",
+	"fencectl violations":  "SELECT fencing.protect('public.jobs', observe => true)",
+	"fencectl fence":       "SELECT fencing.claim('jobs/nightly', fencing.next_token())",
+	"fencectl fence list":  "SELECT fencing.claim('account/' || n, 7) FROM generate_series(1, 20) n",
+	"fencectl fence show":  "SELECT fencing.claim('jobs/nightly', 7)",
+	"fencectl fence lower": "SELECT fencing.claim('jobs/nightly', 99999999)",
+	"fencectl epoch":       "SELECT fencing.source_epoch('etcd', '1')",
+	"fencectl epoch adopt": "SELECT fencing.source_epoch('etcd', '1')",
+}
+
+// commandsWithExamples are a command and all below it, but for those that cobra makes.
+func commandsWithExamples(cmd *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	if cmd.Name() == "help" || cmd.Name() == "completion" {
+		return nil // cobra's own
+	}
+	all = append(all, cmd)
+	for _, sub := range cmd.Commands() {
+		all = append(all, commandsWithExamples(sub)...)
+	}
+	return all
+}
+
+// Every line of every command's examples works when it is pasted into a shell, in the order in which it stands.
+func TestExamplesWorkWhenPasted(t *testing.T) {
+	t.Parallel()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(binary, filepath.Join(bin, "fencectl")); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{getenv: func(string) string { return "" }}
+	root := a.rootCommand()
+	roles := pgtest.NewEmpty(t)
+	makeRoles(t, roles, "shop_app", "shop_migrations", "shop_oncall")
+
+	for _, cmd := range commandsWithExamples(root) {
+		path := cmd.CommandPath()
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			if cmd.Example == "" {
+				t.Fatal("the command has no examples")
+			}
+			if !strings.Contains(cmd.Long, "Exit status: ") {
+				t.Error("its help says nothing about the exit status")
+			}
+			var pool *pgxpool.Pool
+			if path == "fencectl" || path == "fencectl install" {
+				pool = pgtest.NewEmpty(t)
+			} else {
+				pool = pgtest.New(t)
+			}
+			pgtest.Exec(t, pool, tables)
+			if sql := before[path]; sql != "" {
+				pgtest.Exec(t, pool, sql)
+			}
+			dir := t.TempDir()
+			for _, sub := range []string{"db/migrations", "db/plain"} {
+				if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for line := range strings.Lines(cmd.Example) {
+				line = strings.TrimSpace(line)
+				if !strings.HasPrefix(line, "fencectl ") {
+					t.Errorf("not a command line: %s", line)
+					continue
+				}
+				shell := exec.CommandContext(t.Context(), "bash", "-c", line)
+				shell.Dir = dir
+				shell.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "FENCECTL_DSN="+pgtest.DSN(t, pool))
+				out, err := shell.CombinedOutput()
+				if err != nil {
+					t.Errorf("$ %s\n%s%v", line, out, err)
+				}
+			}
+		})
+	}
+}
+
+// makeRoles creates roles of fixed names. They belong to the whole server, so they are given up once their grants are gone.
+func makeRoles(t *testing.T, pool *pgxpool.Pool, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		pgtest.Exec(t, pool, "DO $$ BEGIN CREATE ROLE "+name+"; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+	}
+	t.Cleanup(func() {
+		for _, name := range names {
+			// Runs after the subtests, whose databases took the grants with them. Another test process may still use the role.
+			if _, err := pool.Exec(context.Background(), "DROP ROLE IF EXISTS "+name); err != nil && pgtest.SQLState(err) != "2BP01" {
+				t.Error(err)
+			}
+		}
+	})
+}
