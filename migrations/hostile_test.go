@@ -735,3 +735,22 @@ func TestTheOrderOfNamesIsNotTheLocales(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// A guard in observe refuses nothing, not even when its template has lost its column.
+func TestObserveRefusesNothingAfterATemplateColumnIsRenamed(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	acceptTable(t, pool, "jobs", false)
+	acceptProtect(t, pool, "jobs", ", fence => 'job/{id}', observe => true")
+	pgtest.Exec(t, pool, "ALTER TABLE public.jobs RENAME COLUMN id TO job_id")
+	for _, sql := range []string{
+		"INSERT INTO public.jobs VALUES (3, 'new')", "UPDATE public.jobs SET state = 'x'", "DELETE FROM public.jobs",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	if got := pgtest.Value[int](t, pool, "SELECT count(*) FROM fencing.violation WHERE kind = 'unfenced'"); got != 3 {
+		t.Errorf("%d violations are recorded, want 3", got)
+	}
+}
