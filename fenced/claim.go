@@ -1,0 +1,224 @@
+package fenced
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencectl/fencectl/fenced/internal/wire"
+)
+
+// ClaimOptions are the settings of ClaimWith; nil means the defaults.
+type ClaimOptions struct {
+	// EvictAfter is how long a claim waits for transactions of older tokens before it ends their sessions (pg_terminate_backend), from a connection
+	// of its own: a holder that is paused in the middle of a transaction holds the fence. The database role must be the
+	// one of those sessions, or a member of pg_signal_backend. Kafka's producers do the same to their predecessors. Default 0: wait for
+	// as long as ctx lets.
+	EvictAfter time.Duration
+	// Logger is told of refusals and of evictions; nil for none.
+	Logger *slog.Logger
+	// Observer is told of every claim; nil for none.
+	Observer Observer
+}
+
+// Claim raises the fence of the grant's name to the grant's token, in a short transaction of its own. It waits for transactions of
+// older tokens that have already written under the fence. After it, no older token can commit a write under the fence, and
+// what they committed is visible to whoever starts reading now. So: claim, then read, then write.
+//
+// Claiming again with the same token is fine. [ErrStale] means that a newer token has claimed: stop. If the lock is nevertheless still held,
+// the error is also [ErrSourceBehind]. Do not call it inside a transaction; a claim there can deadlock with writers, and would read an old snapshot.
+func Claim(ctx context.Context, db DB, grant Grant) error {
+	return ClaimWith(ctx, db, []Grant{grant}, nil)
+}
+
+// ClaimWith is Claim with options and for several grants, which it claims one after another in the order of their names, each in
+// a transaction of its own: holding one fence while waiting for another would deadlock with a writer that uses both. When it fails, the
+// fences before the failed one are claimed, which harms nobody: they were raised to their holder's own tokens.
+//
+// A claim is one round trip; with EvictAfter it is four.
+func ClaimWith(ctx context.Context, db DB, grants []Grant, options *ClaimOptions) error {
+	var o ClaimOptions
+	if options != nil {
+		o = *options
+	}
+	if err := checkGrants(grants); err != nil {
+		return err
+	}
+	ordered := slices.SortedFunc(slices.Values(grants), func(a, b Grant) int { return cmp.Compare(a.Name(), b.Name()) })
+	ctx, cancel := withGrants(ctx, grants)
+	defer cancel(nil)
+	for _, grant := range ordered {
+		begun := time.Now()
+		evicted, err := claimOne(ctx, db, grant, &o)
+		err = checkSource(ctx, grant, ended(ctx, AsError(err)))
+		if o.Observer != nil {
+			o.Observer.Claimed(ctx, ClaimEvent{Fence: grant.Name(), Token: grant.Token(), Took: time.Since(begun), Evicted: evicted, Err: err})
+		}
+		logRefusal(ctx, o.Logger, "claim", grant.Name(), grant.Token(), err)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSource tells a lost lock from a source whose numbers have gone back: in the second case the source says that the lock is held.
+func checkSource(ctx context.Context, grant Grant, err error) error {
+	var stale *StaleError
+	checker, ok := grant.(Checker)
+	if ok && errors.As(err, &stale) && checker.Check(ctx) == nil {
+		stale.SourceBehind = true
+	}
+	return err
+}
+
+func claimOne(ctx context.Context, db DB, grant Grant, o *ClaimOptions) (evicted int, err error) {
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	if conn, ok := db.(*pgx.Conn); ok && conn.PgConn().TxStatus() != 'I' {
+		return 0, errors.New("fenced: the connection is in a transaction; a claim is a transaction of its own")
+	}
+	named := wire.Named{Fence: grant.Name(), Token: int64(grant.Token())}
+	if o.EvictAfter <= 0 {
+		sql, err := wire.Claim(named)
+		if err != nil {
+			return 0, fmt.Errorf("fenced: %w", err)
+		}
+		_, err = db.Exec(ctx, sql)
+		return 0, err
+	}
+	return claimAndEvict(ctx, db, grant, named, o)
+}
+
+func claimAndEvict(ctx context.Context, db DB, grant Grant, named wire.Named, o *ClaimOptions) (evicted int, err error) {
+	call, err := wire.ClaimCall(named)
+	if err != nil {
+		return 0, fmt.Errorf("fenced: %w", err)
+	}
+	idle := 10 * time.Second
+	if left, limited := timeLeft([]Grant{grant}); limited {
+		idle = left
+	}
+	tx, err := begin(ctx, db, pgx.TxOptions{BeginQuery: wire.BeginClaim(idle)})
+	if err != nil {
+		return 0, err
+	}
+	open := true
+	defer func() {
+		if open {
+			rollback(ctx, tx)
+		}
+	}()
+	var pid int32
+	if err := tx.QueryRow(ctx, wire.BackendPID).Scan(&pid); err != nil {
+		return 0, err
+	}
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	evicting := make(chan int, 1)
+	connect := evictorOf(db, tx)
+	go func() {
+		n, err := evict(waiting, connect, pid, grant, o)
+		if err != nil {
+			cancel(err) // the claim could wait for ever
+		}
+		evicting <- n
+	}()
+	_, err = tx.Exec(waiting, call)
+	cause := context.Cause(waiting)
+	cancel(nil)
+	evicted = <-evicting
+	if err != nil {
+		if cause != nil && ctx.Err() == nil {
+			err = cause
+		}
+		return evicted, err
+	}
+	open = false
+	if err := tx.Commit(ctx); err != nil {
+		rollback(ctx, tx)
+		return evicted, commitError(err)
+	}
+	return evicted, nil
+}
+
+// evictorOf connects a second time. Not from the pool: where claims have taken all its connections, each would wait for another to end.
+func evictorOf(db DB, tx pgx.Tx) func(ctx context.Context) (*pgx.Conn, error) {
+	pool, ok := db.(*pgxpool.Pool)
+	if !ok {
+		config := tx.Conn().Config()
+		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config) }
+	}
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		config := pool.Config()
+		if config.BeforeConnect != nil {
+			if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+				return nil, err
+			}
+		}
+		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+		if err == nil && config.AfterConnect != nil {
+			err = config.AfterConnect(ctx, conn)
+		}
+		return conn, err
+	}
+}
+
+// evict ends, after the time given and until ctx ends, the sessions that the claim waits for.
+func evict(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), pid int32, grant Grant, o *ClaimOptions) (evicted int, err error) {
+	timer := time.NewTimer(o.EvictAfter)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return 0, nil
+	case <-timer.C:
+	}
+	conn, err := connect(ctx)
+	if conn != nil {
+		defer func() {
+			cleanup, cancel := cleanupContext(ctx)
+			defer cancel()
+			conn.Close(cleanup)
+		}()
+	}
+	for err == nil {
+		var pids []int32
+		// An older writer that queued behind the first may get the fence next: look again until the claim is through.
+		pids, err = endHolders(ctx, conn, pid)
+		if len(pids) > 0 {
+			evicted += len(pids)
+			if o.Logger != nil {
+				o.Logger.WarnContext(ctx, "ended the sessions of older holders", "fence", grant.Name(), "token", grant.Token().String(), "pids", pids)
+			}
+		}
+		timer.Reset(100 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return evicted, nil
+		case <-timer.C:
+		}
+	}
+	if ctx.Err() != nil {
+		return evicted, nil
+	}
+	return evicted, fmt.Errorf("fenced: cannot end the sessions that keep the claim of %q waiting: %w", grant.Name(), err)
+}
+
+// endHolders is not interrupted when the claim goes through, which it does because of what this ends.
+func endHolders(ctx context.Context, conn *pgx.Conn, pid int32) ([]int32, error) {
+	ctx, cancel := cleanupContext(ctx)
+	defer cancel()
+	rows, err := conn.Query(ctx, wire.EvictSQL, pid)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int32])
+}

@@ -1,0 +1,101 @@
+// Package wire is the SQL that fenced and fencedsql send, each statement once.
+//
+// What has to travel with BEGIN in one message goes through the simple query protocol, which has no parameters: names are quoted here.
+package wire
+
+import (
+	_ "embed" // the eviction
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// EvictSQL ends the sessions that keep the backend $1 waiting for a fence, and returns their process ids.
+//
+//go:embed evict.sql
+var EvictSQL string
+
+// BackendPID asks the server: behind a connection pooler the process id that a driver knows is not the backend's.
+const BackendPID = "SELECT pg_catalog.pg_backend_pid()"
+
+// Named is a token and the fence it is for.
+type Named struct {
+	Fence string
+	Token int64
+}
+
+// Bounds limit a transaction on the server; 0 is no limit.
+type Bounds struct {
+	Idle  time.Duration // idle_in_transaction_session_timeout
+	Total time.Duration // transaction_timeout, from PostgreSQL 17 on
+}
+
+// Present is the statement that presents tokens in the current transaction and bounds it. The first token is the transaction's own, which
+// row fences are checked against; with several, each is also presented for its fence alone.
+func Present(tokens []Named, bounds Bounds) (string, error) {
+	if len(tokens) == 0 {
+		return "", errors.New("no grant to present")
+	}
+	calls := []string{fmt.Sprintf("fencing.present(%d)", tokens[0].Token)}
+	if len(tokens) > 1 {
+		for _, named := range tokens {
+			fence, err := Quote(named.Fence)
+			if err != nil {
+				return "", err
+			}
+			calls = append(calls, fmt.Sprintf("fencing.present(%d, %s)", named.Token, fence))
+		}
+	}
+	if bounds.Idle > 0 {
+		calls = append(calls, setTimeout("idle_in_transaction_session_timeout", bounds.Idle))
+	}
+	if bounds.Total > 0 {
+		// CASE, because older servers do not know the setting.
+		calls = append(calls, "CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000 THEN "+setTimeout("transaction_timeout", bounds.Total)+" END")
+	}
+	return "SELECT " + strings.Join(calls, ", "), nil
+}
+
+// setTimeout sets a timeout for the transaction, unless a shorter one is set already. Settings read as text with a unit, which an interval
+// understands; 0 means no limit.
+func setTimeout(name string, limit time.Duration) string {
+	ms := max(1, limit.Milliseconds())
+	current := fmt.Sprintf("(EXTRACT(epoch FROM pg_catalog.current_setting('%s')::pg_catalog.interval) * 1000)", name)
+	return fmt.Sprintf("pg_catalog.set_config('%[1]s', CASE WHEN %[2]s BETWEEN 1 AND %[3]d THEN pg_catalog.current_setting('%[1]s') ELSE '%[3]d' END, true)", name, current, ms)
+}
+
+// Claim is a claim that is a transaction of its own, in one message: several statements in one simple query are one transaction, unless
+// they say otherwise. At any other isolation level than READ COMMITTED a claim that waited fails with 40001.
+func Claim(named Named) (string, error) {
+	call, err := ClaimCall(named)
+	if err != nil {
+		return "", err
+	}
+	return "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " + call, nil
+}
+
+// ClaimCall is the claim alone.
+func ClaimCall(named Named) (string, error) {
+	fence, err := Quote(named.Fence)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("SELECT fencing.claim(%s, %d)", fence, named.Token), nil
+}
+
+// BeginClaim opens the transaction of a claim that may have to evict. It is bounded, so that this process, paused between the claim and its
+// COMMIT, does not block the next claim.
+func BeginClaim(idle time.Duration) string {
+	return "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT " + setTimeout("idle_in_transaction_session_timeout", idle)
+}
+
+// Quote makes a string literal that reads the same under either standard_conforming_strings.
+func Quote(text string) (string, error) {
+	if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		return "", errors.New("the name " + strconv.Quote(text) + " has a NUL character or is not UTF-8")
+	}
+	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(text) + "'", nil
+}
