@@ -129,7 +129,7 @@ $$;
 -- transaction that set it locally is over: both mean nothing.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.presented_text(fence text) RETURNS text
-LANGUAGE plpgsql STABLE PARALLEL RESTRICTED
+LANGUAGE plpgsql STABLE -- not parallel: it may start a subtransaction
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -156,7 +156,7 @@ $$;
 -- SECURITY DEFINER, so that reading needs no privilege but its own.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.presented(fence text) RETURNS bigint
-LANGUAGE sql STABLE PARALLEL RESTRICTED SECURITY DEFINER
+LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT fencing.parse_token(fencing.presented_text(fence)) $$;
 -- +goose StatementEnd

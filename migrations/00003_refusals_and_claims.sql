@@ -118,8 +118,8 @@ BEGIN
                      ELSE 'Acquire the lock, claim its fence, and run SELECT fencing.present(token) in this transaction.' END;
     WHEN 'fenceless' THEN
         state := 'ZF002';
-        message := format('the row belongs to no fence: a column of %s is NULL', resource);
-        hint := 'Only columns that are filled in can name a fence.';
+        message := format('the row belongs to no fence: a column of %s is NULL or renamed', resource);
+        hint := 'Fill the column in, or name it as it is called now with fencing.protect(table, fence => ...).';
     WHEN 'invalid' THEN
         state := 'ZF003';
         IF presented > 0 THEN

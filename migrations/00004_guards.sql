@@ -171,18 +171,19 @@ END
 $$;
 -- +goose StatementEnd
 
--- A query for the fence a row ($1) belongs to: the template with its {columns} filled in, by their
--- types' output functions (a cast to text could be a user's own, and would run as this schema's
--- owner); NULL when a column is.
+-- A query for the fence a row of a table ($1) belongs to: the template with its {columns} filled in, by
+-- their types' output functions (a cast to text could be a user's own, and would run as this schema's
+-- owner); NULL when a column is, or is there no longer under its name.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.fence_query(template text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE
+CREATE FUNCTION fencing.fence_query(target oid, template text) RETURNS text
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     expression text := 'SELECT ';
     rest       text := template;
     opening    integer;
     closing    integer;
+    col        text;
 BEGIN
     LOOP
         opening := strpos(rest, '{');
@@ -190,8 +191,12 @@ BEGIN
             RETURN expression || quote_literal(rest);
         END IF;
         closing := strpos(rest, '}');
+        col := substr(rest, opening + 1, closing - opening - 1);
+        IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = target AND a.attname = col AND NOT a.attisdropped) THEN
+            RETURN 'SELECT NULL';
+        END IF;
         expression := expression || format('%L || CASE WHEN ($1).%2$I IS NOT NULL THEN concat(($1).%2$I) END || ',
-                                           substr(rest, 1, opening - 1), substr(rest, opening + 1, closing - opening - 1));
+                                           substr(rest, 1, opening - 1), col);
         rest := substr(rest, closing + 1);
     END LOOP;
 END
@@ -225,14 +230,14 @@ BEGIN
     IF NOT per_row THEN
         fences := ARRAY[template];
     ELSIF TG_OP = 'INSERT' THEN
-        EXECUTE fencing.fence_query(template) INTO fence USING NEW;
+        EXECUTE fencing.fence_query(TG_RELID, template) INTO fence USING NEW;
         fences := ARRAY[fence];
     ELSE
-        EXECUTE fencing.fence_query(template) INTO former USING OLD;
+        EXECUTE fencing.fence_query(TG_RELID, template) INTO former USING OLD;
         fences := ARRAY[former];
         IF TG_OP = 'UPDATE' THEN
             -- A row that moves from one fence to another needs both.
-            EXECUTE fencing.fence_query(template) INTO fence USING NEW;
+            EXECUTE fencing.fence_query(TG_RELID, template) INTO fence USING NEW;
             IF fence IS DISTINCT FROM former THEN
                 fences := fences || fence;
             END IF;
@@ -267,9 +272,9 @@ $$;
 
 REVOKE ALL ON FUNCTION
     fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(), fencing.guard_row(),
-    fencing.check_fence(text), fencing.fence_query(text), fencing.guard_named()
+    fencing.check_fence(text), fencing.fence_query(oid, text), fencing.guard_named()
 FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION fencing.guard_named(), fencing.fence_query(text), fencing.check_fence(text),
+DROP FUNCTION fencing.guard_named(), fencing.fence_query(oid, text), fencing.check_fence(text),
               fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(), fencing.guard_option(text, text[]);

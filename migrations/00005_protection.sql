@@ -114,6 +114,7 @@ DECLARE
     template  CONSTANT boolean := strpos(arguments[1], '{') > 0;
     refused   text;
     moving    text;
+    keys      integer;
     member    record;
 BEGIN
     FOR member IN SELECT t.* FROM fencing.tree(target) t ORDER BY t.part, t.label LOOP
@@ -190,18 +191,22 @@ BEGIN
         RETURN NEXT;
 
         IF member.partitioned THEN
-            -- The columns whose change can move a row, at any level; every column where a key is an
-            -- expression.
+            -- A change of these columns can move a row, at one level or another; where a key is an
+            -- expression, any change can.
             SELECT CASE WHEN bool_and(a.attname IS NOT NULL)
-                        THEN ' OF ' || string_agg(DISTINCT quote_ident(a.attname) COLLATE "C", ', ') ELSE '' END
-              INTO moving
+                        THEN string_agg(DISTINCT format('(new.%1$s IS DISTINCT FROM old.%1$s)', quote_ident(a.attname)) COLLATE "C", ' OR ') END,
+                   count(DISTINCT a.attname)
+              INTO moving, keys
               FROM fencing.tree(target) t
               JOIN pg_partitioned_table p ON p.partrelid = t.relid
              CROSS JOIN LATERAL unnest(p.partattrs::smallint[]) AS key (attnum)
               LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = key.attnum AND key.attnum <> 0;
             name := 'zzz_fencing_move';
-            definition := format('CREATE TRIGGER zzz_fencing_move BEFORE UPDATE%s ON %s FOR EACH ROW WHEN ((new.last_fencing_token > old.last_fencing_token)) EXECUTE FUNCTION fencing.mark_move()',
-                                 moving, member.label);
+            definition := format('CREATE TRIGGER zzz_fencing_move BEFORE UPDATE ON %s FOR EACH ROW WHEN (%s) EXECUTE FUNCTION fencing.mark_move()',
+                                 member.label,
+                                 CASE WHEN moving IS NULL THEN '(new.last_fencing_token > old.last_fencing_token)'
+                                      WHEN keys = 1 THEN format('((new.last_fencing_token > old.last_fencing_token) AND %s)', moving)
+                                      ELSE format('((new.last_fencing_token > old.last_fencing_token) AND (%s))', moving) END);
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -257,8 +262,15 @@ BEGIN
     FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem = 'surplus' LOOP
         EXECUTE format('DROP TRIGGER %I ON %s', work.name, work.label);
     END LOOP;
-    FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem IN ('missing', 'altered') ORDER BY g.label LOOP
+    FOR work IN
+        SELECT g.*, (SELECT t.tgenabled FROM pg_trigger t WHERE t.tgrelid = g.relid AND t.tgname = g.name) AS enabled
+          FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem IN ('missing', 'altered') ORDER BY g.label
+    LOOP
         EXECUTE regexp_replace(work.definition, '^CREATE TRIGGER', 'CREATE OR REPLACE TRIGGER');
+        IF work.enabled = 'A' THEN
+            -- somebody wants it to fire in replication too; replacing has forgotten that
+            EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', work.label, work.name);
+        END IF;
     END LOOP;
     FOR work IN SELECT * FROM fencing.guard_problems(target, named, arguments) g WHERE g.problem = 'disabled' LOOP
         EXECUTE format('ALTER TABLE ONLY %s ENABLE TRIGGER %I', work.label, work.name);
