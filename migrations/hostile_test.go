@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -93,20 +94,24 @@ func TestErrorFieldsNameTheTable(t *testing.T) {
 
 // Privileges ------------------------------------------------------------------------------------
 
-// acceptProtectorGrants is what a role needs, besides owning its tables, to protect them.
+// acceptCreated matches the functions that a migration creates.
+var acceptCreated = regexp.MustCompile(`(?m)^CREATE FUNCTION fencing\.(\w+)\(`)
+
+// acceptProtectorGrants gives a role what it needs, besides owning its tables, to protect them: the functions of the
+// migration that has protect, the guards to be put on tables, and the views.
 func acceptProtectorGrants(t *testing.T, pool *pgxpool.Pool, role string) {
 	t.Helper()
-	// Everything that 00005 creates, and what its functions and views call.
-	pgtest.Exec(t, pool, `
-		DO $$ BEGIN
-			EXECUTE (SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %s TO `+role+`', p.oid::regprocedure), '; ')
-			           FROM pg_proc p
-			          WHERE p.pronamespace = 'fencing'::regnamespace
-			            AND p.proname IN ('tree', 'fence_expression', 'quoted', 'expected_guards', 'guard_problems', 'repair_guards',
-			                'column_note', 'token_column', 'release_column', 'check_target', 'take_turns', 'check_template', 'protect',
-			                'set_enforcement', 'enforce', 'observe', 'unprotect', 'guard_arguments', 'guard_option',
-			                'guard_row', 'stamp_row', 'mark_move', 'guard_named', 'bypass', 'fence_pattern'));
-		END $$`)
+	names := []string{"guard_arguments", "guard_option", "guard_row", "stamp_row", "mark_move", "guard_named", "bypass"}
+	up, _, err := migrations.Sections("00005_protection.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range acceptCreated.FindAllStringSubmatch(up, -1) {
+		names = append(names, match[1])
+	}
+	pgtest.Exec(t, pool, pgtest.Value[string](t, pool, `
+		SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, $2::text), '; ')
+		  FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace AND p.proname = ANY ($1)`, names, role))
 	pgtest.Exec(t, pool, "GRANT SELECT ON fencing.guard, fencing.protection TO "+role)
 }
 
