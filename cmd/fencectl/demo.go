@@ -186,8 +186,8 @@ func reportOfDemo(r *demo.Report) demoReport {
 			Name: result.Scenario.Name, Title: result.Scenario.Title, Without: reportOfRound(result.Without), With: reportOfRound(result.With),
 		})
 	}
-	if r.Audited {
-		report.Audit = &demoAuditReport{FindingsBefore: len(r.Before), FindingsAfter: len(r.After)}
+	if r.Before != nil && r.After != nil {
+		report.Audit = &demoAuditReport{FindingsBefore: r.Before.Summary.Findings, FindingsAfter: r.After.Summary.Findings}
 	}
 	return report
 }
@@ -289,8 +289,10 @@ func (n *narration) Concluded(r *demo.Report) {
 	for _, result := range r.Results {
 		l.rows = append(l.rows, []string{result.Scenario.Name, demoOutcome(result.Without), demoOutcome(result.With)})
 	}
-	if r.Audited {
-		l.rows = append(l.rows, []string{"audit", counted(len(r.Before), "finding", "findings"), counted(len(r.After), "finding", "findings")})
+	if r.Before != nil && r.After != nil {
+		l.rows = append(l.rows, []string{
+			"audit", counted(r.Before.Summary.Findings, "finding", "findings"), counted(r.After.Summary.Findings, "finding", "findings"),
+		})
 	}
 	n.printListing(l)
 }

@@ -4,14 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fencectl/fencectl/internal/protect"
-	"github.com/fencectl/fencectl/internal/tableref"
+	"github.com/fencectl/fencectl/internal/audit"
 )
-
-// A Finding is what an audit found about one object.
-type Finding struct {
-	Rule, Object, Message string
-}
 
 // protectAll is what the shop's next migration says, with a reason for each line.
 var protectAll = []struct{ why, sql string }{
@@ -22,12 +16,12 @@ var protectAll = []struct{ why, sql string }{
 	{"bulk work, one lock for the whole table", "SELECT fencing.protect('shop.events', fence => 'events/archive')"},
 }
 
-func (t *telling) firstAudit(ctx context.Context) ([]Finding, error) {
+func (t *telling) firstAudit(ctx context.Context) (*audit.Report, error) {
 	t.Chapter("An audit", "Which tables can anybody write without a token? It asks the catalog: a constant number of queries, nothing is changed.")
 	return t.audit(ctx)
 }
 
-func (t *telling) lastAudit(ctx context.Context) ([]Finding, error) {
+func (t *telling) lastAudit(ctx context.Context) (*audit.Report, error) {
 	t.Chapter("Every table, and the audit again", `What is not protected yet is protected now, each table as its use demands. A migration of the application's own would contain just these
 lines. Then the same audit again.`)
 	for _, step := range protectAll {
@@ -40,24 +34,14 @@ lines. Then the same audit again.`)
 	return t.audit(ctx)
 }
 
-func (t *telling) audit(ctx context.Context) ([]Finding, error) {
-	catalog, err := tableref.Read(ctx, t.place.pool)
+func (t *telling) audit(ctx context.Context) (*audit.Report, error) {
+	report, err := audit.Run(ctx, t.place.pool, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("auditing: %w", err)
 	}
-	current, err := protect.Current(ctx, t.place.pool)
-	if err != nil {
-		return nil, err
+	for _, f := range report.Findings {
+		t.Line(fmt.Sprintf("%s: %s: %s %s", f.Severity, f.Rule, f.Object, f.Message))
 	}
-	var findings []Finding
-	for _, table := range catalog.Tables() {
-		if _, ok := current[table.OID]; !ok {
-			findings = append(findings, Finding{"unfenced-table", table.Quoted, "no guard: anybody can write it without a token"})
-		}
-	}
-	for _, f := range findings {
-		t.Line(fmt.Sprintf("%s  %s: %s", f.Rule, f.Object, f.Message))
-	}
-	t.Line(fmt.Sprintf("%d tables, %d findings", len(catalog.Tables()), len(findings)))
-	return findings, nil
+	t.Line(fmt.Sprintf("%d tables, %d of them fenced; %d findings", report.Summary.Tables, report.Summary.Fenced, report.Summary.Findings))
+	return report, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/migrations"
 )
 
@@ -60,10 +61,8 @@ type Report struct {
 	// ServerVersion is PostgreSQL's, such as "15.18".
 	ServerVersion string
 	Results       []Result
-	// Audited says whether the audits ran, before the first and after the last scenario.
-	Audited bool
-	// Before and After are the findings of these audits.
-	Before, After []Finding
+	// Before and After are the audits before the first and after the last scenario; nil when only some scenarios were run.
+	Before, After *audit.Report
 }
 
 // A Result is a scenario's two runs.
@@ -94,11 +93,11 @@ func (r *Report) Problems() []string {
 			problems = append(problems, fmt.Sprintf("%s: the damage happened in spite of the fence: %s", result.Scenario.Name, result.With.Verdict))
 		}
 	}
-	if r.Audited && len(r.Before) == 0 {
+	if r.Before != nil && len(r.Before.Findings) == 0 {
 		problems = append(problems, "audit: it found nothing in an unprotected database")
 	}
-	if r.Audited && len(r.After) > 0 {
-		problems = append(problems, fmt.Sprintf("audit: %d findings are left after every table was protected", len(r.After)))
+	if r.After != nil && len(r.After.Findings) > 0 {
+		problems = append(problems, fmt.Sprintf("audit: %d findings are left after every table was protected", len(r.After.Findings)))
 	}
 	return problems
 }
@@ -131,7 +130,7 @@ func Run(ctx context.Context, opts *Options) (report *Report, err error) {
 		}
 	}()
 
-	report = &Report{ServerVersion: t.place.version, Audited: whole}
+	report = &Report{ServerVersion: t.place.version}
 	if err := t.opening(ctx); err != nil {
 		return nil, err
 	}
@@ -172,7 +171,7 @@ func (t *telling) opening(ctx context.Context) error {
 	}
 	t.Chapter("An application", fmt.Sprintf(`PostgreSQL %s, %s. On it is a small shop: accounts, orders with their items, jobs, and events by month; 1200 orders in all.
 The schema fencing is installed beside it. Nothing is protected yet, and the shop notices nothing.`, t.place.version, where))
-	if err := t.script(ctx, shopSQL); err != nil {
+	if err := t.place.load(ctx, shopSQL); err != nil {
 		return fmt.Errorf("creating the demo's application: %w", err)
 	}
 	_, err := migrations.Up(ctx, t.place.pool, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencectl/fencectl/fenced"
+	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/demo"
 	"github.com/fencectl/fencectl/internal/pgtest"
 )
@@ -113,8 +114,9 @@ func TestEveryDamageShowsWithoutProtectionAndNoneWithIt(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what was accepted and refused (-want +got):\n%s", diff)
 	}
-	if len(report.Before) == 0 || len(report.After) != 0 {
-		t.Errorf("the audits found %d and %d things, want some and none", len(report.Before), len(report.After))
+	if before, after := report.Before.Summary, report.After.Summary; before.Fenced != 0 || before.Findings < before.Tables ||
+		after.Fenced != after.Tables || after.Findings != 0 {
+		t.Errorf("the audits found %+v and %+v, want every table unfenced, then every one fenced and nothing else", before, after)
 	}
 	if diff := cmp.Diff(before, databases(t, pool)); diff != "" {
 		t.Errorf("databases are left behind:\n%s", diff)
@@ -200,11 +202,11 @@ func TestAControlWithoutDamageIsAProblem(t *testing.T) {
 }
 
 func TestAnAuditThatFindsNothingOrLeavesSomethingIsAProblem(t *testing.T) {
-	report := demo.Report{Audited: true, After: []demo.Finding{{Rule: "unfenced-table", Object: "shop.jobs"}}}
+	report := demo.Report{Before: &audit.Report{}, After: &audit.Report{Findings: []audit.Finding{{Rule: "unfenced-table"}}}}
 	if problems := report.Problems(); len(problems) != 2 {
 		t.Errorf("problems: %q", problems)
 	}
-	report.Audited = false
+	report.Before, report.After = nil, nil
 	if problems := report.Problems(); problems != nil {
 		t.Errorf("without audits there are problems: %q", problems)
 	}

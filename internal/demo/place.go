@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -84,6 +85,28 @@ func open(ctx context.Context, dsn string) (_ *place, err error) {
 	p.later(func(context.Context) error { p.pool.Close(); return nil })
 	p.dsn = psql()
 	return p, nil
+}
+
+// load runs a script in a session of its own and returns when that session is over: that is when PostgreSQL has counted what
+// it wrote, which the audit then finds.
+func (p *place) load(ctx context.Context, script string) error {
+	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, script, pgx.QueryExecModeSimpleProtocol)
+	pid := int32(conn.PgConn().PID())
+	if err := errors.Join(err, conn.Close(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for over := false; !over; <-tick.C {
+		if err := p.pool.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid).Scan(&over); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *place) later(f func(context.Context) error) { p.close = append(p.close, f) }
