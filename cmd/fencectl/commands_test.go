@@ -441,8 +441,10 @@ func TestChangesAreReportedInJSON(t *testing.T) {
 	if o.status != 1 {
 		t.Errorf("exit status %d", o.status)
 	}
-	for _, part := range []string{`"version": 1`, `"table": "jobs"`, `"sql": "SELECT fencing.protect('public.jobs'::regclass)"`,
-		`"table": "orders"`, `"error": "column last_fencing_token of public.orders is text, not a plain bigint`, `"outcome_unknown": false`, `"blocking": []`, `"not_tried": []`} {
+	for _, part := range []string{
+		`"version": 1`, `"table": "jobs"`, `"sql": "SELECT fencing.protect('public.jobs'::regclass)"`, `"table": "orders"`,
+		`"error": "column last_fencing_token of public.orders is text, not a plain bigint`, `"outcome_unknown": false`, `"blocking": []`, `"not_tried": []`,
+	} {
 		if !strings.Contains(o.stdout, part) {
 			t.Errorf("the report has no %s:\n%s", part, o.stdout)
 		}
@@ -461,10 +463,10 @@ func TestAnInterruptedProtectSaysWhatIsDoneAndExitsLikeASignal(t *testing.T) {
 
 	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		fencectl.ctx = ctx
+		interruptible := &cli{t: t, ctx: ctx, env: fencectl.env}
 		done := make(chan outcome, 1)
 		go func() {
-			done <- fencectl.run("protect", "billing.accounts", "public.jobs", "public.orders", "--lock-timeout", "1h")
+			done <- interruptible.run("protect", "billing.accounts", "public.jobs", "public.orders", "--lock-timeout", "1h")
 		}()
 		pgtest.WaitBlockedBy(t, pool, uint32(pid))
 		cancel(interrupted{signal})

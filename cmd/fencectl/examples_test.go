@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 
 // before brings a database into the state that the examples of a command speak about. What is not listed needs none.
 var before = map[string]string{
+	"fencectl audit": `SELECT fencing.protect('public.jobs'), fencing.protect('public.orders'), fencing.protect('public."Order Items"'),
+		fencing.protect('billing.accounts'), fencing.protect('billing.events')`,
 	"fencectl unprotect":   "SELECT fencing.protect('public.jobs'), fencing.protect('billing.accounts')",
 	"fencectl enforce":     "SELECT fencing.protect('public.jobs', observe => true), fencing.protect('billing.accounts', observe => true)",
 	"fencectl observe":     "SELECT fencing.protect('public.jobs'), fencing.protect('billing.accounts')",
@@ -52,14 +54,7 @@ func commandsWithExamples(cmd *cobra.Command) []*cobra.Command {
 // Every line of every command's examples works when it is pasted into a shell, in the order in which it stands.
 func TestExamplesWorkWhenPasted(t *testing.T) {
 	t.Parallel()
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	if err := os.Symlink(binary, filepath.Join(bin, "fencectl")); err != nil {
-		t.Fatal(err)
-	}
+	bin := installed(t)
 	a := &app{getenv: func(string) string { return "" }}
 	root := a.rootCommand()
 	roles := pgtest.NewEmpty(t)
@@ -106,6 +101,57 @@ func TestExamplesWorkWhenPasted(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// installed is a directory with an executable fencectl.
+func installed(t *testing.T) (dir string) {
+	t.Helper()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	if err := os.Symlink(binary, filepath.Join(dir, "fencectl")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// The same as TestAnInterruptedProtectSaysWhatIsDoneAndExitsLikeASignal, with a process and a signal.
+func TestCtrlCEndsTheProcessCleanly(t *testing.T) {
+	t.Parallel()
+	pool, _ := shop(t)
+	holder, err := pgtest.Conn(t, pool).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, holder, "LOCK TABLE public.jobs IN ACCESS SHARE MODE")
+	pid := pgtest.Value[int32](t, holder, "SELECT pg_backend_pid()")
+
+	cmd := exec.CommandContext(t.Context(), filepath.Join(installed(t), "fencectl"), "protect", "billing.accounts", "public.jobs", "--lock-timeout", "1h")
+	cmd.Env = append(os.Environ(), "FENCECTL_DSN="+pgtest.DSN(t, pool))
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.WaitBlockedBy(t, pool, uint32(pid))
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // its status is what is looked at
+	if status := cmd.ProcessState.ExitCode(); status != 130 {
+		t.Errorf("exit status %d", status)
+	}
+	if want := "protected billing.accounts (row, strict)\nfencectl: interrupted after 1 of 2 tables; left as they were: public.jobs\n"; output.String() != want {
+		t.Errorf("output:\n%s", output.String())
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := protection(t, pool); got != "billing.accounts row strict allow enforce" {
+		t.Errorf("protected: %s", got)
 	}
 }
 

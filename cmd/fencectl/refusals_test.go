@@ -16,9 +16,23 @@ import (
 
 // needsServer are command lines, one of each command that connects.
 var needsServer = [][]string{
-	{"install"}, {"uninstall"}, {"protect", "public.jobs"}, {"unprotect", "public.jobs"}, {"enforce", "public.jobs"}, {"observe", "public.jobs"},
-	{"status"}, {"violations"}, {"fence", "list"}, {"fence", "show", "x"}, {"fence", "claim", "x"}, {"fence", "lower", "x", "1", "--reason", "r"},
-	{"token", "next"}, {"epoch", "show"}, {"epoch", "adopt", "etcd", "x"}, {"grant", "postgres"}, {"protect", "public.jobs", "--dry-run"},
+	{"install"},
+	{"uninstall"},
+	{"protect", "public.jobs"},
+	{"protect", "public.jobs", "--dry-run"},
+	{"unprotect", "public.jobs"},
+	{"enforce", "public.jobs"},
+	{"observe", "public.jobs"},
+	{"status"},
+	{"violations"},
+	{"fence", "list"},
+	{"fence", "show", "x"},
+	{"fence", "claim", "x"},
+	{"fence", "lower", "x", "1", "--reason", "r"},
+	{"token", "next"},
+	{"epoch", "show"},
+	{"epoch", "adopt", "etcd", "x"},
+	{"grant", "postgres"},
 }
 
 func TestEveryCommandNamesAServerThatIsNotThere(t *testing.T) {
@@ -102,16 +116,22 @@ func TestAStandbyIsReadAndNotWritten(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range needsServer {
-		switch args[0] + " " + args[len(args)-1] {
-		case "status status", "violations violations", "fence list", "fence x", "epoch show":
-			if args[0] != "fence" || args[1] != "claim" {
-				fencectl.ok(args...)
-				continue
-			}
-		case "protect --dry-run":
-			continue // there is no such table
-		}
+	for _, args := range [][]string{{"status"}, {"violations"}, {"fence", "list"}, {"fence", "show", "x"}, {"epoch", "show"}, {"grant", "postgres", "--dry-run"}} {
+		fencectl.ok(args...)
+	}
+	for _, args := range [][]string{
+		{"install"},
+		{"uninstall"},
+		{"protect", "public.jobs"},
+		{"unprotect", "public.jobs"},
+		{"enforce", "public.jobs"},
+		{"observe", "public.jobs"},
+		{"fence", "claim", "x"},
+		{"fence", "lower", "x", "1", "--reason", "r"},
+		{"token", "next"},
+		{"epoch", "adopt", "etcd", "x"},
+		{"grant", "postgres"},
+	} {
 		fencectl.fails(2, []string{"standby", "primary"}, args...)
 	}
 }

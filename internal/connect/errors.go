@@ -96,7 +96,7 @@ func explain(err error, c *pgx.ConnConfig, from origin) error {
 		return own
 	}
 	address := addressOf(c)
-	make := func(kind Kind, next, format string, args ...any) error {
+	problem := func(kind Kind, next, format string, args ...any) error {
 		return &Error{Kind: kind, Message: fmt.Sprintf(format, args...), Next: next, err: err}
 	}
 
@@ -104,21 +104,21 @@ func explain(err error, c *pgx.ConnConfig, from origin) error {
 	if errors.As(err, &pgErr) {
 		switch pgErr.Code {
 		case "28P01":
-			return make(Unauthorized, "check the user and the password in "+string(from)+" (or PGPASSWORD, or ~/.pgpass)",
+			return problem(Unauthorized, "check the user and the password in "+string(from)+" (or PGPASSWORD, or ~/.pgpass)",
 				"the server at %s refused the password of user %s", address, c.User)
 		case "28000":
-			return make(Unauthorized, "check the user in "+string(from)+" and the server's pg_hba.conf",
+			return problem(Unauthorized, "check the user in "+string(from)+" and the server's pg_hba.conf",
 				"the server at %s does not let user %s into database %s (%s)", address, c.User, c.Database, pgErr.Message)
 		case "3D000":
-			return make(NoDatabase, "check the database name in "+string(from)+"; psql -l lists the databases",
+			return problem(NoDatabase, "check the database name in "+string(from)+"; psql -l lists the databases",
 				"the server at %s has no database %s", address, c.Database)
 		case "42501":
-			return make(NoPrivilege, "grant it CONNECT, or use another user in "+string(from),
+			return problem(NoPrivilege, "grant it CONNECT, or use another user in "+string(from),
 				"user %s may not connect to database %s at %s", c.User, c.Database, address)
 		case "53300", "57P03", "57P01", "57P02":
-			return make(NotReady, "try again when it accepts connections", "the server at %s is not accepting connections: %s", address, pgErr.Message)
+			return problem(NotReady, "try again when it accepts connections", "the server at %s is not accepting connections: %s", address, pgErr.Message)
 		}
-		return make(ServerFailure, "", "the server at %s reports: %s (SQLSTATE %s)", address, pgErr.Message, pgErr.Code)
+		return problem(ServerFailure, "", "the server at %s reports: %s (SQLSTATE %s)", address, pgErr.Message, pgErr.Code)
 	}
 
 	var (
@@ -130,19 +130,19 @@ func explain(err error, c *pgx.ConnConfig, from origin) error {
 	next := "check the host and the port in " + string(from) + ", and that PostgreSQL is running there"
 	switch {
 	case errors.As(err, &dnsErr):
-		return make(Unreachable, "check the host in "+string(from), "host %s is not known", c.Host)
+		return problem(Unreachable, "check the host in "+string(from), "host %s is not known", c.Host)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return make(Unreachable, next, "nothing is listening at %s (connection refused)", address)
+		return problem(Unreachable, next, "nothing is listening at %s (connection refused)", address)
 	case errors.Is(err, syscall.ENOENT):
-		return make(Unreachable, "check the socket directory in "+string(from)+", or name a host", "there is no PostgreSQL socket in %s", c.Host)
+		return problem(Unreachable, "check the socket directory in "+string(from)+", or name a host", "there is no PostgreSQL socket in %s", c.Host)
 	case errors.As(err, &certErr), errors.As(err, &hostErr):
-		return make(Unreachable, "check sslmode and sslrootcert in "+string(from), "the TLS certificate of the server at %s is not trusted", address)
+		return problem(Unreachable, "check sslmode and sslrootcert in "+string(from), "the TLS certificate of the server at %s is not trusted", address)
 	case errors.Is(err, context.DeadlineExceeded), pgconn.Timeout(err), errors.As(err, &netErr) && netErr.Timeout():
-		return make(Unreachable, next, "no answer from %s in time", address)
+		return problem(Unreachable, next, "no answer from %s in time", address)
 	case strings.Contains(err.Error(), "server refused TLS connection"):
-		return make(Unreachable, "check sslmode in "+string(from), "the server at %s does not speak TLS", address)
+		return problem(Unreachable, "check sslmode in "+string(from), "the server at %s does not speak TLS", address)
 	}
-	return make(Unreachable, next, "cannot connect to %s: %s", address, withoutPassword(lastLine(err.Error()), c.Password))
+	return problem(Unreachable, next, "cannot connect to %s: %s", address, withoutPassword(lastLine(err.Error()), c.Password))
 }
 
 func lastLine(text string) string {
@@ -201,7 +201,7 @@ func checkSchemaVersion(installed, known, database string) error {
 // newer compares dotted version numbers; anything but a number in them counts as 0.
 func newer(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := 0; i < max(len(as), len(bs)); i++ {
+	for i := range max(len(as), len(bs)) {
 		var x, y int
 		if i < len(as) {
 			x, _ = strconv.Atoi(as[i])

@@ -25,8 +25,13 @@ func TestVersionsAreComparedByNumber(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"0.1.0", "0.1.0", false}, {"0.1", "0.1.0", false}, {"0.1.0", "0.1", false},
-		{"0.2.0", "0.10.0", false}, {"0.10.0", "0.2.0", true}, {"1.0.0", "0.9.9", true}, {"0.1.1", "0.1", true},
+		{"0.1.0", "0.1.0", false},
+		{"0.1", "0.1.0", false},
+		{"0.1.0", "0.1", false},
+		{"0.2.0", "0.10.0", false},
+		{"0.10.0", "0.2.0", true},
+		{"1.0.0", "0.9.9", true},
+		{"0.1.1", "0.1", true},
 	} {
 		if got := newer(tt.a, tt.b); got != tt.want {
 			t.Errorf("newer(%s, %s) = %v", tt.a, tt.b, got)

@@ -20,9 +20,9 @@ import (
 )
 
 // shop makes three tables to protect.
-func shop(t *testing.T, opts ...pgtest.Option) (*pgxpool.Pool, []tableref.Table) {
+func shop(t *testing.T) (*pgxpool.Pool, []tableref.Table) {
 	t.Helper()
-	pool := pgtest.New(t, opts...)
+	pool := pgtest.New(t)
 	pgtest.Exec(t, pool, "CREATE TABLE public.a (id bigint PRIMARY KEY); CREATE TABLE public.b (id bigint PRIMARY KEY); CREATE TABLE public.c (id bigint PRIMARY KEY)")
 	return pool, tables(t, pool, "public.*")
 }
