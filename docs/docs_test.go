@@ -176,7 +176,7 @@ var buildNoise = regexp.MustCompile(`(?m)^(go build|make\[\d+\]:) .*\n`)
 
 func lines(text string) []string {
 	var all []string
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.TrimRight(text, "\n")) { // psql ends a table with an empty line
 		all = append(all, changing.ReplaceAllString(strings.TrimRightFunc(line, unicode.IsSpace), "PostgreSQL N"))
 	}
 	return all
