@@ -143,11 +143,7 @@ func claimAndEvict(ctx context.Context, db DB, grant Grant, named wire.Named, o 
 		return evicted, err
 	}
 	open = false
-	if err := tx.Commit(ctx); err != nil {
-		rollback(ctx, tx)
-		return evicted, commitError(err)
-	}
-	return evicted, nil
+	return evicted, commit(ctx, tx)
 }
 
 // evictorOf connects a second time. Not from the pool: where claims have taken all its connections, each would wait for another to end.

@@ -1,6 +1,7 @@
 package fenced
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,11 +137,7 @@ func runOnce(ctx context.Context, db DB, grants []Grant, o *RunOptions, fn func(
 		return err
 	}
 	open = false
-	if err := raw.Commit(ctx); err != nil {
-		rollback(ctx, raw)
-		return ended(ctx, commitError(err))
-	}
-	return nil
+	return ended(ctx, commit(ctx, raw))
 }
 
 // begin starts a transaction with a BeginQuery that does more than begin. When the "more" is refused the transaction is open and failed:
@@ -177,10 +174,19 @@ func cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }
 
-// commitError tells a COMMIT that failed from one whose answer was lost.
-func commitError(err error) error {
-	switch {
-	case SQLState(err) != "", errors.Is(err, pgx.ErrTxCommitRollback), errors.Is(err, pgx.ErrTxClosed), pgconn.SafeToRetry(err):
+// commit tells a COMMIT that failed from one whose answer was lost. (pgconn.SafeToRetry does not: it is also true of a connection that
+// broke while the answer was awaited.)
+func commit(ctx context.Context, tx pgx.Tx) error {
+	if ctx.Err() != nil || tx.Conn().IsClosed() {
+		rollback(ctx, tx)
+		return cmp.Or(context.Cause(ctx), pgconn.ErrConnClosed)
+	}
+	err := tx.Commit(ctx)
+	if err == nil {
+		return nil
+	}
+	rollback(ctx, tx)
+	if SQLState(err) != "" || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
 		return AsError(err)
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
@@ -188,7 +194,7 @@ func commitError(err error) error {
 
 // ended puts the reason for which a grant ended into an error that came of it.
 func ended(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(cause, ErrGrantEnded) && Kind(err) == "" && !errors.Is(err, ErrGrantEnded) {
+	if cause := context.Cause(ctx); err != nil && cause != nil && errors.Is(cause, ErrGrantEnded) && Kind(err) == "" && !errors.Is(err, ErrGrantEnded) {
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err

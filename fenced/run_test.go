@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -551,10 +550,8 @@ func TestLostAnswerToCommitIsAnUnknownOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.HasPrefix(config.Host, "/") {
-		t.Skip("the server has a socket only, and the link is TCP")
-	}
-	link := netfault.New(t, net.JoinHostPort(config.Host, fmt.Sprint(config.Port)))
+	_, target := pgconn.NetworkAddress(config.Host, config.Port)
+	link := netfault.New(t, target)
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", link.Addr())
 	}

@@ -4,6 +4,7 @@ package netfault
 
 import (
 	"net"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -20,7 +21,8 @@ type Proxy struct {
 	wg    sync.WaitGroup
 }
 
-// New starts a relay on a free local port to target (host:port) and stops it when the test ends.
+// New starts a relay on a free local port to target, which is host:port or the path of a Unix socket, and stops it when the
+// test ends.
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +103,11 @@ func (p *Proxy) relay(client net.Conn) {
 		return
 	}
 	defer p.untrack(client)
-	server, err := net.Dial("tcp", p.target)
+	network := "tcp"
+	if strings.HasPrefix(p.target, "/") {
+		network = "unix"
+	}
+	server, err := net.Dial(network, p.target)
 	if err != nil {
 		return
 	}
