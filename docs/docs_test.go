@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencectl/fencectl/fenced"
 	"github.com/fencectl/fencectl/internal/pgserver"
 	"github.com/fencectl/fencectl/internal/pgtest"
 )
@@ -280,45 +281,124 @@ func script(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// Every Go block of the pages is a file that compiles.
-func TestEveryGoBlockCompiles(t *testing.T) {
-	overlay := map[string]map[string]string{"Replace": {}}
-	directory, err := filepath.Abs(root)
+// goBlocks lays out every Go block of the pages as a package of its own, in directories that exist for the compiler alone. It
+// returns the packages by their blocks, and what to give to go build's -overlay.
+func goBlocks(t *testing.T, more map[string]string) (packages map[string]string, overlay string) {
+	t.Helper()
+	top, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var packages []string
+	scratch := t.TempDir()
+	replace := map[string]string{}
+	lay := func(name, text string) {
+		file := filepath.Join(scratch, fmt.Sprintf("file%d.go", len(replace)))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[filepath.Join(top, name, "block.go")] = file
+	}
+	packages = map[string]string{}
 	for _, page := range pages(t) {
 		all, _ := blocks(t, page)
-		for i, b := range all {
-			if b.language != "go" {
-				continue
+		for _, b := range all {
+			if b.language == "go" {
+				name := fmt.Sprintf("documented/%s%d", strings.NewReplacer("/", "_", ".", "_").Replace(page), len(packages))
+				packages[b.text] = name
+				lay(name, b.text)
 			}
-			file := filepath.Join(t.TempDir(), "block.go")
-			if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			// A directory that exists for the compiler alone.
-			name := fmt.Sprintf("documented/%s/block%d", strings.NewReplacer("/", "_", ".", "_").Replace(page), i)
-			overlay["Replace"][filepath.Join(directory, name, "block.go")] = file
-			packages = append(packages, "./"+name)
 		}
+	}
+	for name, text := range more {
+		lay(name, text)
+	}
+	content, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay = filepath.Join(scratch, "overlay.json")
+	if err := os.WriteFile(overlay, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return packages, overlay
+}
+
+func TestEveryGoBlockCompiles(t *testing.T) {
+	packages, overlay := goBlocks(t, nil)
+	arguments := []string{"build", "-overlay", overlay}
+	for _, name := range packages {
+		arguments = append(arguments, "./"+name)
 	}
 	if len(packages) == 0 {
 		t.Fatal("there is no Go block: the README should have one")
 	}
-	content, err := json.Marshal(overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	replace := filepath.Join(t.TempDir(), "overlay.json")
-	if err := os.WriteFile(replace, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-overlay", replace}, packages...)...)
+	build := exec.CommandContext(t.Context(), "go", arguments...)
 	build.Dir = root
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
+	}
+}
+
+// The README's Go block does what it says, on a protected table; and the write of an older token is refused afterwards.
+func TestReadmeGoBlockPaysIn(t *testing.T) {
+	all, _ := blocks(t, "README.md")
+	at := slices.IndexFunc(all, func(b block) bool { return b.language == "go" })
+	if at < 0 {
+		t.Fatal("the README has no Go block")
+	}
+	packages, _ := goBlocks(t, nil)
+	_, overlay := goBlocks(t, map[string]string{"documented/program": `package main
+
+import (
+	"context"
+	"log"
+	"os"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	accounts "github.com/fencectl/fencectl/` + packages[all[at].text] + `"
+)
+
+func main() {
+	pool, err := pgxpool.New(context.Background(), os.Args[1])
+	if err == nil {
+		defer pool.Close()
+		err = accounts.Deposit(context.Background(), pool, 50)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+`})
+	program := filepath.Join(t.TempDir(), "program")
+	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "-o", program, "./documented/program")
+	build.Dir = root
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+
+	pool := pgtest.New(t)
+	pgtest.Exec(t, pool, "CREATE TABLE public.accounts (account_id bigint PRIMARY KEY, balance bigint NOT NULL)")
+	pgtest.Exec(t, pool, "INSERT INTO public.accounts VALUES (7, 100)")
+	pgtest.Exec(t, pool, "SELECT fencing.protect('public.accounts', fence => 'account/{account_id}')")
+	old := pgtest.Value[int64](t, pool, "SELECT fencing.next_token()")
+
+	run := exec.CommandContext(t.Context(), program, pgtest.DSN(t, pool))
+	run.Env = append(withoutDatabase(os.Environ()), "PGOPTIONS=-c search_path=public")
+	if output, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	if balance := pgtest.Value[int64](t, pool, "SELECT balance FROM public.accounts"); balance != 150 {
+		t.Errorf("the balance is %d, want 150", balance)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	pgtest.Exec(t, tx, "SELECT fencing.present($1)", old)
+	if _, err := tx.Exec(t.Context(), "UPDATE public.accounts SET balance = 0"); pgtest.SQLState(err) != fenced.SQLStateStale {
+		t.Errorf("an older token's write: %v", err)
 	}
 }
 
