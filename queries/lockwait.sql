@@ -38,3 +38,7 @@ SELECT c.pid::integer                                   AS pid,
 
 -- name: CancelBackend :one
 SELECT pg_catalog.pg_cancel_backend(sqlc.arg(pid)::integer)::boolean AS cancelled;
+
+-- Lets the server end this transaction should its client be frozen in the middle of it, with locks that others wait for.
+-- name: BoundIdleTime :exec
+SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '10s', true);

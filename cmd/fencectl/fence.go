@@ -302,7 +302,8 @@ needs pg_signal_backend.
 				return err
 			}
 			defer server.Close()
-			if token == 0 {
+			drawn := token == 0
+			if drawn {
 				// In a transaction of its own: a token is good once its transaction has committed.
 				next, err := catalogdb.New(server.Pool).NextToken(ctx)
 				if err != nil {
@@ -317,7 +318,10 @@ needs pg_signal_backend.
 				},
 				Evicted: func(s lockwait.Session) { fmt.Fprintf(a.stderr, "fencectl: ended %s\n", oneLine(s.String())) },
 			})
-			if err != nil {
+			switch {
+			case err != nil && drawn: // for trying again with the same token
+				return fmt.Errorf("claiming %s with token %s: %w", name, token, err)
+			case err != nil:
 				return err
 			}
 			if format.json() {

@@ -56,6 +56,16 @@ func (q *Queries) BlockingSessions(ctx context.Context, pid int32) ([]BlockingSe
 	return items, nil
 }
 
+const boundIdleTime = `-- name: BoundIdleTime :exec
+SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '10s', true)
+`
+
+// Lets the server end this transaction should its client be frozen in the middle of it, with locks that others wait for.
+func (q *Queries) BoundIdleTime(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, boundIdleTime)
+	return err
+}
+
 const cancelBackend = `-- name: CancelBackend :one
 SELECT pg_catalog.pg_cancel_backend($1::integer)::boolean AS cancelled
 `

@@ -44,6 +44,9 @@ func Claim(ctx context.Context, pool *pgxpool.Pool, fence string, token fenced.T
 	result := &Result{Evicted: []lockwait.Session{}}
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		queries := catalogdb.New(tx)
+		if err := queries.BoundIdleTime(ctx); err != nil {
+			return err
+		}
 		// Asked of the server, since behind a connection pooler the pid that the driver knows is not the backend's.
 		pid, err := queries.BackendPID(ctx)
 		if err != nil {
