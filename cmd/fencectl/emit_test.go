@@ -206,6 +206,15 @@ func TestEmitNamesTheDirectoryThatIsNotThere(t *testing.T) {
 	fencectl.fails(2, []string{missing}, "install", "--emit", "goose", "--dir", missing)
 }
 
+func TestANameThatGooseWouldObeyIsRefused(t *testing.T) {
+	t.Parallel()
+	pool, fencectl := shop(t)
+	pgtest.Exec(t, pool, "CREATE TABLE public.\"x\n-- +goose Down\n\" (id bigint PRIMARY KEY)")
+	dir := t.TempDir()
+	fencectl.fails(1, []string{"annotation of goose"}, "protect", "public.x*", "--emit", "goose", "--dir", dir)
+	fencectl.ok("protect", "public.x*") // but for a migration file nothing is wrong with it
+}
+
 func TestEmitDryRunWritesNothing(t *testing.T) {
 	t.Parallel()
 	_, fencectl := shop(t)

@@ -199,7 +199,7 @@ the table again continues where it was, unless --drop-column says otherwise (onl
 					}
 					remaining = append(remaining, t)
 				}
-				return protect.Unprotect(remaining, current, dropColumn), nil
+				return protect.Unprotect(remaining, dropColumn), nil
 			})
 		},
 	}
@@ -287,6 +287,10 @@ func (a *app) emitSteps(steps []protect.Step, format migrationfile.Format, dir, 
 	up, down := []string{settings}, []string{settings}
 	tables := make([]string, len(steps))
 	for i, step := range steps {
+		if strings.Contains(step.SQL+step.Undo, "+goose") {
+			// goose reads its annotations wherever a line has them, also within a string.
+			return refuse("table %s cannot be protected in a migration file: its name or fence reads like an annotation of goose", step.Table.Quoted)
+		}
 		tables[i] = step.Table.Schema + "_" + step.Table.Name
 		up = append(up, step.SQL)
 		down = append(down, steps[len(steps)-1-i].Undo) // the undo of the last step comes first

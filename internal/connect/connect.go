@@ -5,6 +5,8 @@ package connect
 
 import (
 	"context"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,7 +116,8 @@ func parse(opts *Options) (*pgxpool.Config, origin, error) {
 	if err != nil {
 		return nil, from, badDSN(dsn, from, err)
 	}
-	if scheme, _, found := strings.Cut(dsn, "://"); found && scheme != "postgres" && scheme != "postgresql" {
+	// A URL of something else can pass for keyword=value, its password for part of a keyword.
+	if scheme := urlScheme.FindStringSubmatch(dsn); scheme != nil && scheme[1] != "postgres" && scheme[1] != "postgresql" {
 		return nil, from, badDSN(dsn, from, nil)
 	}
 
@@ -191,10 +194,23 @@ func (s *Server) inspect(ctx context.Context, opts *Options) error {
 	return checkSchemaVersion(s.SchemaVersion, SchemaVersion, s.Database)
 }
 
+var urlScheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://`)
+
+// addressOf names where a connection goes, every host of several.
 func addressOf(c *pgx.ConnConfig) string {
-	if strings.HasPrefix(c.Host, "/") {
-		return c.Host + " (socket)"
+	var addresses []string
+	add := func(host string, port uint16) {
+		_, address := pgconn.NetworkAddress(host, port)
+		if strings.HasPrefix(host, "/") {
+			address = host + " (socket)"
+		}
+		if !slices.Contains(addresses, address) { // a fallback may be the same host without TLS
+			addresses = append(addresses, address)
+		}
 	}
-	_, address := pgconn.NetworkAddress(c.Host, c.Port)
-	return address
+	add(c.Host, c.Port)
+	for _, fallback := range c.Fallbacks {
+		add(fallback.Host, fallback.Port)
+	}
+	return strings.Join(addresses, ", ")
 }

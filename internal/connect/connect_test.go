@@ -3,6 +3,7 @@ package connect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -111,6 +112,34 @@ func TestLibpqVariablesAreUsedWhenNoDSNIsGiven(t *testing.T) {
 	}
 }
 
+func TestAServiceFileIsRead(t *testing.T) {
+	config := pgtest.NewEmpty(t).Config().ConnConfig
+	file := filepath.Join(t.TempDir(), "pg_service.conf")
+	content := fmt.Sprintf("[shop]\nhost=%s\nport=%d\nuser=%s\npassword=%s\ndbname=%s\nsslmode=disable\n", config.Host, config.Port, config.User, config.Password, config.Database)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PGSERVICEFILE", file)
+	server, err := connect.Open(t.Context(), &connect.Options{DSN: "service=shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if server.Database != config.Database {
+		t.Errorf("connected to %s, want %s", server.Database, config.Database)
+	}
+}
+
+func TestEveryHostOfSeveralIsNamed(t *testing.T) {
+	t.Parallel()
+	refused(t, &connect.Options{DSN: "postgres://app@127.0.0.1:1,127.0.0.1:2/shop"}, connect.Unreachable, "127.0.0.1:1, 127.0.0.1:2")
+}
+
+func TestAPasswordMayLookLikeAURL(t *testing.T) {
+	t.Parallel()
+	refused(t, &connect.Options{DSN: "host=127.0.0.1 port=1 password=secret://x dbname=shop"}, connect.Unreachable, "127.0.0.1:1")
+}
+
 func TestSessionsAreCalledFencectlUnlessTheDSNNamesThem(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.DSN(t, pgtest.NewEmpty(t))
@@ -141,6 +170,7 @@ func TestAConnectionStringThatCannotBeReadIsNamedAndNotQuoted(t *testing.T) {
 		"host=localhost password='secret",
 		"just-a-word-with-secret",
 		"mysql://app:secret@localhost/shop",
+		"mysql://app:secret@localhost/shop?ssl=true",
 		"postgres://app:secret@localhost/shop?sslmode=perhaps",
 	} {
 		// An unquoted host-like DSN must not be taken for something that connects, either.

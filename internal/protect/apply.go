@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -202,8 +203,8 @@ func worthRetrying(err error) bool {
 	switch sqlState(err) {
 	case lockNotAvailable, "40P01", "40001":
 		return true
-	case "XX000": // "tuple concurrently updated": two DDL statements on one table
-		return true
+	case "XX000": // two DDL statements on one table; the class has no code of its own for it
+		return strings.Contains(err.Error(), "concurrently updated")
 	}
 	return false
 }

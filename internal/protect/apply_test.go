@@ -109,7 +109,7 @@ func TestThePrintedScriptDoesWhatApplyDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Exec(t, pool, protect.Script(protect.Unprotect(all, script, true), time.Second))
+	pgtest.Exec(t, pool, protect.Script(protect.Unprotect(all, true), time.Second))
 	if got := protectedTables(t, pool); got != "" {
 		t.Fatalf("still protected: %s", got)
 	}

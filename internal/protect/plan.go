@@ -54,13 +54,13 @@ type Options struct {
 	MaxAdvance int64  // how far one write may raise a token; 0 (default): no limit
 }
 
-// A Step is the change of one table: one statement, complete and quoted, and its inverse.
+// A Step is the change of one table: one statement, complete and quoted.
 type Step struct {
 	Table tableref.Table
 	Verb  string // what has happened once it is done: "protected", "unprotected", ...
 	Note  string // how, in a few words; may be empty
 	SQL   string // without the final semicolon
-	Undo  string // restores what was before; used for the Down part of a migration
+	Undo  string // of a protection: restores what was before, for the Down part of a migration
 }
 
 // Protect plans fencing.protect for each table. current is how they are protected now (nil when the schema is not
@@ -77,27 +77,24 @@ func Protect(tables []tableref.Table, current map[int64]Protection, opts Options
 }
 
 // Unprotect plans fencing.unprotect for each table.
-func Unprotect(tables []tableref.Table, current map[int64]Protection, dropColumn bool) []Step {
+func Unprotect(tables []tableref.Table, dropColumn bool) []Step {
 	steps := make([]Step, len(tables))
 	for i, t := range tables {
 		steps[i] = Step{Table: t, Verb: "unprotected", SQL: unprotectCall(t.Quoted, dropColumn)}
-		if now, ok := current[t.OID]; ok {
-			steps[i].Undo = protectCall(t.Quoted, now.options())
-		}
 	}
 	return steps
 }
 
 // Enforce plans fencing.enforce for each table.
-func Enforce(tables []tableref.Table) []Step { return plain(tables, "enforcing", "enforce", "observe") }
+func Enforce(tables []tableref.Table) []Step { return plain(tables, "enforcing", "enforce") }
 
 // Observe plans fencing.observe for each table.
-func Observe(tables []tableref.Table) []Step { return plain(tables, "observing", "observe", "enforce") }
+func Observe(tables []tableref.Table) []Step { return plain(tables, "observing", "observe") }
 
-func plain(tables []tableref.Table, verb, function, inverse string) []Step {
+func plain(tables []tableref.Table, verb, function string) []Step {
 	steps := make([]Step, len(tables))
 	for i, t := range tables {
-		steps[i] = Step{Table: t, Verb: verb, SQL: Call(function, Regclass(t.Quoted)), Undo: Call(inverse, Regclass(t.Quoted))}
+		steps[i] = Step{Table: t, Verb: verb, SQL: Call(function, Regclass(t.Quoted))}
 	}
 	return steps
 }
