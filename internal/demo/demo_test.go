@@ -40,13 +40,12 @@ func (w *watching) Event(e demo.Event) {
 
 func scenario(t *testing.T, name string) demo.Scenario {
 	t.Helper()
-	for _, s := range demo.Scenarios() {
-		if s.Name == name {
-			return s
-		}
+	all := demo.Scenarios()
+	at := slices.IndexFunc(all, func(s demo.Scenario) bool { return s.Name == name })
+	if at < 0 {
+		t.Fatalf("there is no scenario %q", name)
 	}
-	t.Fatalf("there is no scenario %q", name)
-	panic("unreachable")
+	return all[at]
 }
 
 // databases lists what demos have on the server that the tests use.

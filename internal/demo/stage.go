@@ -235,7 +235,7 @@ func (w *worker) commit(ctx context.Context, open *openWrite) (committed bool, e
 // refused records a guard's refusal, which is part of the story. What else goes wrong is an error.
 func (w *worker) refused(job write, err error) error {
 	var refusal *pgconn.PgError
-	if fenced.AsError(err) == err || !errors.As(err, &refusal) {
+	if !errors.As(err, &refusal) || fenced.Kind(fenced.AsError(err)) == "" {
 		return fmt.Errorf("%s: %s: %w", w.name, job.sql, err)
 	}
 	w.record(Event{
