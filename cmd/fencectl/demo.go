@@ -114,19 +114,25 @@ or another error; 130 interrupted.`,
 					return err
 				}
 			}
-			for _, problem := range report.Problems() {
-				fmt.Fprintf(a.stderr, "fencectl: not proven: %s\n", oneLine(problem))
-			}
-			if len(report.Problems()) > 0 {
-				return &reported{statusRefused}
-			}
-			return nil
+			return a.judgeDemo(report)
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the scenarios and run none")
 	cmd.Flags().BoolVar(&keep, "keep", false, "at the end, keep the database to look around in it, until Ctrl-C")
 	format = formatFlag(cmd)
 	return cmd
+}
+
+// judgeDemo says what the demo has not proven, one line each.
+func (a *app) judgeDemo(report *demo.Report) error {
+	problems := report.Problems()
+	for _, problem := range problems {
+		fmt.Fprintf(a.stderr, "fencectl: not proven: %s\n", oneLine(problem))
+	}
+	if len(problems) > 0 {
+		return &reported{statusRefused}
+	}
+	return nil
 }
 
 func completeScenarios(_ *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

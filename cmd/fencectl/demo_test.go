@@ -87,3 +87,26 @@ func TestDemoOfAnUnknownScenarioSuggestsOne(t *testing.T) {
 		t.Errorf("status %d, stderr: %s", status, errs)
 	}
 }
+
+func TestDemoThatProvesNothingFails(t *testing.T) {
+	t.Parallel()
+	var errs bytes.Buffer
+	a := &app{stderr: &errs}
+	s := demo.Scenarios()[0]
+	for name, r := range map[string]demo.Result{
+		"the control shows no damage": {Scenario: s},
+		"the fence lets it through":   {Scenario: s, Without: demo.Round{Damaged: true}, With: demo.Round{Damaged: true}},
+	} {
+		errs.Reset()
+		err := a.judgeDemo(&demo.Report{Results: []demo.Result{r}})
+		if status := statusOf(t.Context(), err); status != statusRefused {
+			t.Errorf("%s: status %d, want %d", name, status, statusRefused)
+		}
+		if !strings.HasPrefix(errs.String(), "fencectl: not proven: "+s.Name) {
+			t.Errorf("%s: it says %q", name, errs.String())
+		}
+	}
+	if err := a.judgeDemo(&demo.Report{Results: []demo.Result{{Scenario: s, Without: demo.Round{Damaged: true}}}}); err != nil {
+		t.Errorf("a demo that has shown everything fails: %v", err)
+	}
+}
