@@ -51,12 +51,16 @@ func ClaimWith(ctx context.Context, db DB, grants []Grant, options *ClaimOptions
 	if err := checkGrants(grants); err != nil {
 		return err
 	}
+	return claimEach(ctx, grants, &o, func(ctx context.Context, grant Grant) (int, error) { return claimOne(ctx, db, grant, &o) })
+}
+
+func claimEach(ctx context.Context, grants []Grant, o *ClaimOptions, claim func(context.Context, Grant) (evicted int, err error)) error {
 	ordered := slices.SortedFunc(slices.Values(grants), func(a, b Grant) int { return cmp.Compare(a.Name(), b.Name()) })
 	ctx, cancel := withGrants(ctx, grants)
 	defer cancel(nil)
 	for _, grant := range ordered {
 		begun := time.Now()
-		evicted, err := claimOne(ctx, db, grant, &o)
+		evicted, err := claim(ctx, grant)
 		err = checkSource(ctx, grant, ended(ctx, AsError(err)))
 		if o.Observer != nil {
 			o.Observer.Claimed(ctx, ClaimEvent{Fence: grant.Name(), Token: grant.Token(), Took: time.Since(begun), Evicted: evicted, Err: err})
@@ -86,20 +90,60 @@ func claimOne(ctx context.Context, db DB, grant Grant, o *ClaimOptions) (evicted
 	if conn, ok := db.(*pgx.Conn); ok && conn.PgConn().TxStatus() != 'I' {
 		return 0, errors.New("fenced: the connection is in a transaction; a claim is a transaction of its own")
 	}
-	named := wire.Named{Fence: grant.Name(), Token: int64(grant.Token())}
 	if o.EvictAfter <= 0 {
-		sql, err := wire.Claim(named)
+		sql, err := wire.Claim(named(grant))
 		if err != nil {
 			return 0, fmt.Errorf("fenced: %w", err)
 		}
 		_, err = db.Exec(ctx, sql)
 		return 0, err
 	}
-	return claimAndEvict(ctx, db, grant, named, o)
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	if err != nil {
+		return 0, err
+	}
+	return claimAndEvict(ctx, grant, o, claimTx{
+		pid: func(ctx context.Context, sql string) (pid int32, err error) {
+			err = tx.QueryRow(ctx, sql).Scan(&pid, nil)
+			return pid, err
+		},
+		exec: func(ctx context.Context, sql string) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		},
+		commit:   func(ctx context.Context) error { return commit(ctx, tx) },
+		rollback: func(ctx context.Context) { rollback(ctx, tx) },
+		evictor:  func(ctx context.Context) (evictor, error) { return connectEvictor(ctx, db, tx) },
+	})
 }
 
-func claimAndEvict(ctx context.Context, db DB, grant Grant, named wire.Named, o *ClaimOptions) (evicted int, err error) {
-	call, err := wire.ClaimCall(named)
+func named(grant Grant) wire.Named {
+	return wire.Named{Fence: grant.Name(), Token: int64(grant.Token())}
+}
+
+// A claimTx is the transaction of a claim, over pgx or database/sql.
+type claimTx struct {
+	pid      func(ctx context.Context, sql string) (int32, error)
+	exec     func(ctx context.Context, sql string) error
+	commit   func(ctx context.Context) error
+	rollback func(ctx context.Context)
+	evictor  func(ctx context.Context) (evictor, error) // on another connection
+}
+
+// An evictor ends the sessions that keep a backend waiting for a fence.
+type evictor struct {
+	end   func(ctx context.Context, pid int32) ([]int32, error)
+	close func(ctx context.Context)
+}
+
+func claimAndEvict(ctx context.Context, grant Grant, o *ClaimOptions, tx claimTx) (evicted int, err error) {
+	open := true
+	defer func() {
+		if open {
+			tx.rollback(ctx)
+		}
+	}()
+	call, err := wire.ClaimCall(named(grant))
 	if err != nil {
 		return 0, fmt.Errorf("fenced: %w", err)
 	}
@@ -107,32 +151,21 @@ func claimAndEvict(ctx context.Context, db DB, grant Grant, named wire.Named, o 
 	if left, limited := timeLeft([]Grant{grant}); limited {
 		idle = left
 	}
-	tx, err := begin(ctx, db, pgx.TxOptions{BeginQuery: wire.BeginClaim(idle)})
+	pid, err := tx.pid(ctx, wire.BoundedPID(idle))
 	if err != nil {
-		return 0, err
-	}
-	open := true
-	defer func() {
-		if open {
-			rollback(ctx, tx)
-		}
-	}()
-	var pid int32
-	if err := tx.QueryRow(ctx, wire.BackendPID).Scan(&pid); err != nil {
 		return 0, err
 	}
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	evicting := make(chan int, 1)
-	connect := evictorOf(db, tx)
 	go func() {
-		n, err := evict(waiting, connect, pid, grant, o)
+		n, err := evict(waiting, tx.evictor, pid, grant, o)
 		if err != nil {
 			cancel(err) // the claim could wait for ever
 		}
 		evicting <- n
 	}()
-	_, err = tx.Exec(waiting, call)
+	err = tx.exec(waiting, call)
 	cause := context.Cause(waiting)
 	cancel(nil)
 	evicted = <-evicting
@@ -143,33 +176,48 @@ func claimAndEvict(ctx context.Context, db DB, grant Grant, named wire.Named, o 
 		return evicted, err
 	}
 	open = false
-	return evicted, commit(ctx, tx)
+	return evicted, tx.commit(ctx)
 }
 
-// evictorOf connects a second time. Not from the pool: where claims have taken all its connections, each would wait for another to end.
-func evictorOf(db DB, tx pgx.Tx) func(ctx context.Context) (*pgx.Conn, error) {
-	pool, ok := db.(*pgxpool.Pool)
-	if !ok {
-		config := tx.Conn().Config()
-		return func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, config) }
-	}
-	return func(ctx context.Context) (*pgx.Conn, error) {
-		config := pool.Config()
-		if config.BeforeConnect != nil {
-			if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-				return nil, err
+// connectEvictor connects a second time. Not from the pool: where claims have taken all its connections, each would wait for another to end.
+func connectEvictor(ctx context.Context, db DB, tx pgx.Tx) (evictor, error) {
+	config := tx.Conn().Config()
+	afterConnect := func(context.Context, *pgx.Conn) error { return nil }
+	if pool, ok := db.(*pgxpool.Pool); ok {
+		poolConfig := pool.Config()
+		config = poolConfig.ConnConfig
+		if poolConfig.BeforeConnect != nil {
+			if err := poolConfig.BeforeConnect(ctx, config); err != nil {
+				return evictor{}, err
 			}
 		}
-		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-		if err == nil && config.AfterConnect != nil {
-			err = config.AfterConnect(ctx, conn)
+		if poolConfig.AfterConnect != nil {
+			afterConnect = poolConfig.AfterConnect
 		}
-		return conn, err
 	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return evictor{}, err
+	}
+	e := evictor{
+		end: func(ctx context.Context, pid int32) ([]int32, error) {
+			rows, err := conn.Query(ctx, wire.EvictSQL, pid)
+			if err != nil {
+				return nil, err
+			}
+			return pgx.CollectRows(rows, pgx.RowTo[int32])
+		},
+		close: func(ctx context.Context) { _ = conn.Close(ctx) }, // closed in any case
+	}
+	if err := afterConnect(ctx, conn); err != nil {
+		e.close(ctx)
+		return evictor{}, err
+	}
+	return e, nil
 }
 
 // evict ends, after the time given and until ctx ends, the sessions that the claim waits for.
-func evict(ctx context.Context, connect func(context.Context) (*pgx.Conn, error), pid int32, grant Grant, o *ClaimOptions) (evicted int, err error) {
+func evict(ctx context.Context, connect func(context.Context) (evictor, error), pid int32, grant Grant, o *ClaimOptions) (evicted int, err error) {
 	timer := time.NewTimer(o.EvictAfter)
 	defer timer.Stop()
 	select {
@@ -177,18 +225,18 @@ func evict(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)
 		return 0, nil
 	case <-timer.C:
 	}
-	conn, err := connect(ctx)
-	if conn != nil {
+	e, err := connect(ctx)
+	if err == nil {
 		defer func() {
 			cleanup, cancel := cleanupContext(ctx)
 			defer cancel()
-			conn.Close(cleanup)
+			e.close(cleanup)
 		}()
 	}
 	for err == nil {
 		var pids []int32
 		// An older writer that queued behind the first may get the fence next: look again until the claim is through.
-		pids, err = endHolders(ctx, conn, pid)
+		pids, err = endHolders(ctx, e, pid)
 		if len(pids) > 0 {
 			evicted += len(pids)
 			if o.Logger != nil {
@@ -209,12 +257,8 @@ func evict(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)
 }
 
 // endHolders is not interrupted when the claim goes through, which it does because of what this ends.
-func endHolders(ctx context.Context, conn *pgx.Conn, pid int32) ([]int32, error) {
+func endHolders(ctx context.Context, e evictor, pid int32) ([]int32, error) {
 	ctx, cancel := cleanupContext(ctx)
 	defer cancel()
-	rows, err := conn.Query(ctx, wire.EvictSQL, pid)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int32])
+	return e.end(ctx, pid)
 }

@@ -23,11 +23,16 @@
 //     committed. Look before writing again; under a strict row fence a second attempt fails with ErrStale and
 //     [StaleError.OwnWrite] true when the first one was committed.
 //
+// # Programs on database/sql
+//
+// [RunSQL], [ClaimSQL] and [PresentSQL] are the same for database/sql, with pgx's stdlib driver or lib/pq. [Connector] wraps a driver
+// so that refusals are typed errors wherever database/sql returns them.
+//
 // # What it leaves to others
 //
 // Locks and tokens come from package tokensrc and its sub-packages; this package imports none of them, and no client of
-// etcd, Redis or ZooKeeper is compiled into a program that imports only fenced. Programs on database/sql use package
-// fenced/fencedsql; OpenTelemetry metrics are in package fenced/fencedotel.
+// etcd, Redis or ZooKeeper is compiled into a program that imports only fenced. OpenTelemetry metrics are in package
+// fenced/fencedotel, a test kit in package fencedtest.
 //
 // Nothing here is a security boundary: an SQL client that means harm can present any token it likes. And nothing here
 // fences what happens outside the database.

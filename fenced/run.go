@@ -77,11 +77,16 @@ func RunWith(ctx context.Context, db DB, grants []Grant, options *RunOptions, fn
 	if err := checkGrants(grants); err != nil {
 		return err
 	}
+	return runEach(ctx, grants, &o, func(ctx context.Context) error { return runOnce(ctx, db, grants, &o, fn) })
+}
+
+// runEach makes the attempts.
+func runEach(ctx context.Context, grants []Grant, o *RunOptions, run func(context.Context) error) error {
 	ctx, cancel := withGrants(ctx, grants)
 	defer cancel(nil)
 	for attempt := 1; ; attempt++ {
 		begun := time.Now()
-		err := runOnce(ctx, db, grants, &o, fn)
+		err := run(ctx)
 		if o.Observer != nil {
 			o.Observer.Ran(ctx, RunEvent{Fence: grants[0].Name(), Token: grants[0].Token(), Took: time.Since(begun), Attempt: attempt, Err: err})
 		}
@@ -280,7 +285,7 @@ func presentSQL(grants []Grant, maxIdle, maxDuration time.Duration) (string, err
 	}
 	tokens := make([]wire.Named, len(grants))
 	for i, grant := range grants {
-		tokens[i] = wire.Named{Fence: grant.Name(), Token: int64(grant.Token())}
+		tokens[i] = named(grant)
 	}
 	sql, err := wire.Present(tokens, wire.Bounds{Idle: bound(maxIdle), Total: bound(maxDuration)})
 	if err != nil {

@@ -18,9 +18,6 @@ import (
 //go:embed evict.sql
 var EvictSQL string
 
-// BackendPID asks the server: behind a connection pooler the process id that a driver knows is not the backend's.
-const BackendPID = "SELECT pg_catalog.pg_backend_pid()"
-
 // Named is a token and the fence it is for.
 type Named struct {
 	Fence string
@@ -86,10 +83,10 @@ func ClaimCall(named Named) (string, error) {
 	return fmt.Sprintf("SELECT fencing.claim(%s, %d)", fence, named.Token), nil
 }
 
-// BeginClaim opens the transaction of a claim that may have to evict. It is bounded, so that this process, paused between the claim and its
-// COMMIT, does not block the next claim.
-func BeginClaim(idle time.Duration) string {
-	return "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SELECT " + setTimeout("idle_in_transaction_session_timeout", idle)
+// BoundedPID bounds the transaction of a claim that may have to evict, so that this process, paused between the claim and its COMMIT, does not
+// block the next claim; and it returns the backend's process id, which behind a connection pooler is not the one a driver knows.
+func BoundedPID(idle time.Duration) string {
+	return "SELECT pg_catalog.pg_backend_pid(), " + setTimeout("idle_in_transaction_session_timeout", idle)
 }
 
 // Quote makes a string literal that reads the same under either standard_conforming_strings.
