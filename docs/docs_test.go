@@ -460,6 +460,40 @@ func TestEveryRelativeLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// The functions that are for everybody have a comment in the catalog; they, the tables and the views with their columns are in
+// docs/sql.md, each under its own name.
+func TestSQLPageNamesEverythingThatIsPublic(t *testing.T) {
+	page := read(t, "docs/sql.md")
+	pool := pgtest.New(t)
+	for what, query := range map[string]string{
+		"function": `SELECT DISTINCT p.proname FROM pg_catalog.pg_proc p
+			WHERE p.pronamespace = 'fencing'::regnamespace AND pg_catalog.obj_description(p.oid, 'pg_proc') IS NOT NULL`,
+		"relation": `SELECT c.relname FROM pg_catalog.pg_class c
+			WHERE c.relnamespace = 'fencing'::regnamespace AND c.relkind IN ('r', 'v') AND pg_catalog.obj_description(c.oid, 'pg_class') IS NOT NULL`,
+		"column": `SELECT DISTINCT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+			WHERE c.relnamespace = 'fencing'::regnamespace AND c.relkind IN ('r', 'v') AND c.relname NOT IN ('guard', 'goose_db_version')
+			  AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> 'id'`,
+	} {
+		rows, err := pool.Query(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(names) < 5 {
+			t.Errorf("only %q are public: the query finds something else than it used to", names)
+		}
+		for _, name := range names {
+			// As code: `name`, `fencing.name`, or `fencing.name(…)`.
+			if !regexp.MustCompile("`(fencing\\.)?" + regexp.QuoteMeta(name) + "[`(]").MatchString(page) {
+				t.Errorf("docs/sql.md does not name the %s %s", what, name)
+			}
+		}
+	}
+}
+
 // docs/json.md names every field that the commands print.
 func TestJSONPageNamesEveryField(t *testing.T) {
 	binary := fencectl(t)
