@@ -251,24 +251,26 @@ func acceptLocks(t *testing.T, pool *pgxpool.Pool, session *pgx.Conn) []string {
 
 func TestASecondProtectLocksNothing(t *testing.T) {
 	t.Parallel()
+	pool := pgtest.New(t)
 	for _, partitioned := range []bool{false, true} {
 		for kind, options := range acceptKinds {
 			t.Run(fmt.Sprintf("%s/partitioned=%t", kind, partitioned), func(t *testing.T) {
 				t.Parallel()
-				pool := pgtest.New(t)
-				acceptTable(t, pool, "jobs", partitioned)
-				acceptProtect(t, pool, "jobs", options)
-				before := acceptTriggerVersions(t, pool)
+				table := fmt.Sprintf("%s_%t", kind, partitioned)
+				acceptTable(t, pool, table, partitioned)
+				acceptProtect(t, pool, table, options)
+				before := acceptAbout(strings.Join(acceptTriggerVersions(t, pool), "\n"), table)
 
 				tx := acceptTx(t, pool, "READ COMMITTED")
-				acceptProtect(t, tx, "jobs", options)
+				acceptProtect(t, tx, table, options)
 				for _, mode := range acceptLocks(t, pool, tx) {
 					if mode != "AccessShareLock" {
 						t.Errorf("it holds a %s on the table", mode)
 					}
 				}
 				pgtest.Exec(t, tx, "COMMIT")
-				if diff := cmp.Diff(before, acceptTriggerVersions(t, pool)); diff != "" {
+				after := acceptAbout(strings.Join(acceptTriggerVersions(t, pool), "\n"), table)
+				if diff := cmp.Diff(before, after); diff != "" || len(before) == 0 {
 					t.Errorf("it changed triggers:\n%s", diff)
 				}
 			})
@@ -278,27 +280,31 @@ func TestASecondProtectLocksNothing(t *testing.T) {
 
 func TestARowFenceWaitsForReadersAndANamedFenceDoesNot(t *testing.T) {
 	t.Parallel()
+	pool := pgtest.New(t)
 	for _, partitioned := range []bool{false, true} {
 		for kind, options := range acceptKinds {
 			t.Run(fmt.Sprintf("%s/partitioned=%t", kind, partitioned), func(t *testing.T) {
 				t.Parallel()
-				pool := pgtest.New(t)
-				acceptTable(t, pool, "jobs", partitioned)
+				table := fmt.Sprintf("%s_%t", kind, partitioned)
+				acceptTable(t, pool, table, partitioned)
 				reader := acceptTx(t, pool, "READ COMMITTED")
-				pgtest.Exec(t, reader, "SELECT FROM public.jobs")
+				pgtest.Exec(t, reader, "SELECT FROM public."+table)
 
-				protect := pgtest.Conn(t, pool)
+				session := pgtest.Conn(t, pool)
+				protect := pgtest.Go(t, session, "SELECT fencing.protect('public."+table+"'"+options+")")
 				if strings.Contains(options, "fence") {
-					acceptProtect(t, protect, "jobs", options) // would time out
+					if acceptSettled(t, pool, protect) {
+						t.Error("a named fence waits for a reader")
+					}
 				} else {
-					waiting := pgtest.Go(t, protect, "SELECT fencing.protect('public.jobs'"+options+")").Blocked()
-					if locks := acceptLocks(t, pool, protect); len(locks) > 0 {
+					protect.Blocked()
+					if locks := acceptLocks(t, pool, session); len(locks) > 0 {
 						t.Errorf("while it waits it holds %s: whoever waits for those could deadlock with it", locks)
 					}
-					pgtest.Exec(t, reader, "COMMIT")
-					if err := waiting.Wait(); err != nil {
-						t.Error(err)
-					}
+				}
+				pgtest.Exec(t, reader, "COMMIT")
+				if err := protect.Wait(); err != nil {
+					t.Error(err)
 				}
 			})
 		}
@@ -324,24 +330,25 @@ func acceptSettled(t *testing.T, pool *pgxpool.Pool, statement *pgtest.Statement
 // for the reader must hold nothing yet that the reader's next write would wait for.
 func TestAChangeOfOptionsTakesItsStrongestLockFirst(t *testing.T) {
 	t.Parallel()
+	pool := pgtest.New(t)
 	for from, fromOptions := range acceptKinds {
 		for to, toOptions := range acceptKinds {
 			t.Run(from+" to "+to, func(t *testing.T) {
 				t.Parallel()
-				pool := pgtest.New(t)
-				acceptTable(t, pool, "jobs", true)
-				acceptProtect(t, pool, "jobs", fromOptions)
+				table := from + "_" + to
+				acceptTable(t, pool, table, true)
+				acceptProtect(t, pool, table, fromOptions)
 				reader := acceptTx(t, pool, "READ COMMITTED")
-				pgtest.Exec(t, reader, "SELECT FROM public.jobs")
+				pgtest.Exec(t, reader, "SELECT FROM public."+table)
 
 				protect := pgtest.Conn(t, pool)
-				change := pgtest.Go(t, protect, "SELECT fencing.protect('public.jobs'"+toOptions+")")
+				change := pgtest.Go(t, protect, "SELECT fencing.protect('public."+table+"'"+toOptions+")")
 				if acceptSettled(t, pool, change) {
 					if locks := acceptLocks(t, pool, protect); len(locks) > 0 {
 						t.Errorf("while it waits for a reader it holds %s", locks)
 					}
 				}
-				_, err := reader.Exec(t.Context(), "SAVEPOINT s; DELETE FROM public.jobs_1")
+				_, err := reader.Exec(t.Context(), "SAVEPOINT s; DELETE FROM public."+table+"_1")
 				if state := pgtest.SQLState(err); err != nil && !strings.HasPrefix(state, "ZF") {
 					t.Errorf("the reader's write: %v", err)
 				}
@@ -356,24 +363,24 @@ func TestAChangeOfOptionsTakesItsStrongestLockFirst(t *testing.T) {
 
 func TestConcurrentProtectsOfOneTableBothSucceed(t *testing.T) {
 	t.Parallel()
+	pool := pgtest.New(t)
 	for kind, options := range acceptKinds {
-		for _, ending := range []string{"COMMIT", "ROLLBACK"} {
+		for _, ending := range []string{"commit", "rollback"} {
 			t.Run(kind+"/"+ending, func(t *testing.T) {
 				t.Parallel()
-				pool := pgtest.New(t)
-				acceptTable(t, pool, "jobs", true)
+				table, twin := kind+"_"+ending, "twin_"+kind+"_"+ending
+				acceptTable(t, pool, table, true)
+				acceptTable(t, pool, twin, true)
 				first, second := acceptTx(t, pool, "READ COMMITTED"), pgtest.Conn(t, pool)
-				acceptProtect(t, first, "jobs", options)
-				waiting := pgtest.Go(t, second, "SELECT fencing.protect('public.jobs'"+options+")").Blocked()
+				acceptProtect(t, first, table, options)
+				waiting := pgtest.Go(t, second, "SELECT fencing.protect('public."+table+"'"+options+")").Blocked()
 				pgtest.Exec(t, first, ending)
 				if err := waiting.Wait(); err != nil {
 					t.Fatalf("the second protect: %v", err)
 				}
-				twin := pgtest.New(t)
-				acceptTable(t, twin, "jobs", true)
-				acceptProtect(t, twin, "jobs", options)
-				if diff := cmp.Diff(acceptGuards(t, twin), acceptGuards(t, pool)); diff != "" {
-					t.Errorf("the guards are not those of a single protect (-):\n%s", diff)
+				acceptProtect(t, pool, twin, options)
+				if diff := cmp.Diff(acceptGuardsOf(t, pool, twin), acceptGuardsOf(t, pool, table)); diff != "" {
+					t.Errorf("the guards are not those of a single protect (-), but (+):\n%s", diff)
 				}
 			})
 		}
@@ -382,25 +389,30 @@ func TestConcurrentProtectsOfOneTableBothSucceed(t *testing.T) {
 
 func TestConcurrentChangesEndAsTheLastOneSays(t *testing.T) {
 	t.Parallel()
-	for _, last := range []string{
-		"protect('public.jobs', mode => 'reentrant')", "protect('public.jobs', fence => 'x/{id}')",
-		"observe('public.jobs')", "unprotect('public.jobs', true)",
+	pool := pgtest.New(t)
+	for name, last := range map[string]string{
+		"reentrant": "protect('public.TABLE', mode => 'reentrant')",
+		"template":  "protect('public.TABLE', fence => 'x/{id}')",
+		"observe":   "observe('public.TABLE')",
+		"unprotect": "unprotect('public.TABLE', true)",
 	} {
-		t.Run(last, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool, twin := pgtest.New(t), pgtest.New(t)
-			acceptTable(t, pool, "jobs", true)
-			acceptTable(t, twin, "jobs", true)
-			pgtest.Exec(t, twin, "SELECT fencing.protect('public.jobs', max_advance => 5); SELECT fencing."+last)
+			call := func(table string) string { return "SELECT fencing." + strings.ReplaceAll(last, "TABLE", table) }
+			table, twin := "t_"+name, "twin_"+name
+			acceptTable(t, pool, table, true)
+			acceptTable(t, pool, twin, true)
+			acceptProtect(t, pool, twin, ", max_advance => 5")
+			pgtest.Exec(t, pool, call(twin))
 
 			first, second := acceptTx(t, pool, "READ COMMITTED"), pgtest.Conn(t, pool)
-			pgtest.Exec(t, first, "SELECT fencing.protect('public.jobs', max_advance => 5)")
-			waiting := pgtest.Go(t, second, "SELECT fencing."+last).Blocked()
+			acceptProtect(t, first, table, ", max_advance => 5")
+			waiting := pgtest.Go(t, second, call(table)).Blocked()
 			pgtest.Exec(t, first, "COMMIT")
 			if err := waiting.Wait(); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(acceptGuards(t, twin), acceptGuards(t, pool)); diff != "" {
+			if diff := cmp.Diff(acceptGuardsOf(t, pool, twin), acceptGuardsOf(t, pool, table)); diff != "" {
 				t.Errorf("not as one after the other (-), but (+):\n%s", diff)
 			}
 		})
@@ -470,9 +482,9 @@ func acceptRetriable(t *testing.T, err error) {
 
 // acceptOptions are sets of options that differ in everything that options can differ in.
 var acceptOptions = []string{
-	"", ", mode => 'reentrant'", ", observe => true", ", max_advance => 5", ", max_advance => 281474976710655",
-	", inserts => 'require'", ", fence => 'jobs'", ", fence => 'other', max_advance => 7", ", fence => 'job/{id}'",
-	", fence => '{id}', observe => true", ", mode => 'reentrant', inserts => 'require', observe => true, max_advance => 9",
+	"", ", mode => 'reentrant'", ", observe => true", ", max_advance => 281474976710655", ", inserts => 'require'",
+	", fence => 'jobs'", ", fence => 'job/{id}'", ", fence => '{id}', observe => true, max_advance => 7",
+	", mode => 'reentrant', inserts => 'require', observe => true, max_advance => 9",
 }
 
 // acceptTour visits every ordered pair of the numbers below n as two steps in a row.
@@ -495,6 +507,12 @@ func acceptAbout(text, table string) []string {
 		}
 	}
 	return lines
+}
+
+// acceptGuardsOf are a table's guards, and its partitions', as they would be if its name were jobs.
+func acceptGuardsOf(t *testing.T, pool *pgxpool.Pool, table string) []string {
+	t.Helper()
+	return strings.Split(strings.ReplaceAll(strings.Join(acceptAbout(acceptGuards(t, pool), table), "\n"), table, "jobs"), "\n")
 }
 
 // TestEveryChangeOfOptionsLeavesExactlyTheExpectedGuards goes from every set of options to every other, and compares with
@@ -645,7 +663,7 @@ func TestProtectAgainMendsEveryDamage(t *testing.T) {
 				for _, guard := range guards {
 					field := strings.Fields(guard)
 					for damage, sql := range damages {
-						if field[3] == "clone" && !strings.HasPrefix(sql, "ALTER") {
+						if field[3] == "clone" && damage != "disabled" {
 							continue // PostgreSQL itself refuses to drop or replace a clone
 						}
 						pgtest.Exec(t, pool, strings.NewReplacer("RELATION", field[0], "NAME", field[1], "LEVEL", field[2],
