@@ -48,6 +48,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupTables, a.observeCommand()),
 		grouped(groupTables, a.statusCommand()),
 		grouped(groupTables, a.violationsCommand()),
+		grouped(groupTables, a.auditCommand()),
 		grouped(groupFences, a.fenceCommand()),
 		grouped(groupFences, a.tokenCommand()),
 		grouped(groupFences, a.epochCommand()),
@@ -85,6 +86,7 @@ successor. Each grant of the lock therefore carries a number that only grows, th
 presents it; and guards on the protected tables refuse a token older than one they have accepted.
 
 Connection: --dsn, else FENCECTL_DSN, else DATABASE_URL, else the libpq variables (PGHOST, PGSERVICE, PGPASSFILE, ...).
+Everybody on a machine can see its command lines: a password belongs into a variable or ~/.pgpass, not into --dsn.
 
 ` + exitStatus,
 		Example: `  fencectl install

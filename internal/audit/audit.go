@@ -219,9 +219,9 @@ type access struct {
 func readSession(ctx context.Context, tx pgx.Tx) (access, error) {
 	var (
 		may      access
-		settings [4]string
+		settings [6]string
 	)
-	err := tx.QueryRow(ctx, query("session")).Scan(&settings[0], &settings[1], &settings[2], &settings[3], &may.installed, &may.violations, &may.tokens)
+	err := tx.QueryRow(ctx, query("session")).Scan(&settings[0], &settings[1], &settings[2], &settings[3], &settings[4], &settings[5], &may.installed, &may.violations, &may.tokens)
 	return may, err
 }
 

@@ -49,6 +49,13 @@ func installedFunctions() ([]function, error) {
 	return functions, nil
 }
 
+// sameVersion recognises the function that says which version of the schema is installed, when it is that of the migrations.
+func sameVersion(expected []function) func(function) bool {
+	return func(f function) bool {
+		return f.name == "version" && slices.ContainsFunc(expected, func(e function) bool { return e.name == f.name && e.body == f.body })
+	}
+}
+
 // alteredFunctions finds the functions that are not what the migrations made. Where the schema is of another version than
 // this program, there is nothing to compare with.
 func alteredFunctions(ctx context.Context, tx pgx.Tx) ([]finding, error) {
@@ -67,7 +74,7 @@ func alteredFunctions(ctx context.Context, tx pgx.Tx) ([]finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(expected, func(f function) bool { return f.name == "version" && slices.ContainsFunc(actual, f.same) }) {
+	if !slices.ContainsFunc(actual, sameVersion(expected)) {
 		return nil, nil
 	}
 

@@ -34,8 +34,7 @@ func ruleOrder(name string) int {
 
 func readsTokens(a access) bool { return a.tokens }
 
-const needsTokens = "this needs SELECT on fencing.fence, fencing.lease, fencing.source and fencing.token_seq (run as the schema's owner, " +
-	"or: GRANT SELECT ON fencing.fence, fencing.lease, fencing.source, fencing.token_seq TO ROLE)"
+const needsTokens = "this needs SELECT on fencing.fence, fencing.lease, fencing.source and fencing.token_seq (fencectl grant ROLE --for monitor)"
 
 var rules = []Rule{
 	{

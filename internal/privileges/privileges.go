@@ -50,11 +50,11 @@ var needs = map[Purpose]grants{
 	},
 	Monitor: {
 		functions: reading,
-		relations: []string{"protection", "guard", "fence", "lease", "source", "violation", "bypass_log"},
+		relations: []string{"protection", "guard", "fence", "lease", "source", "violation", "bypass_log", "token_seq"},
 	},
 	Operate: {
 		functions: append([]string{"claim", "next_token", "lower_fence", "adopt_epoch", "bypass"}, reading...),
-		relations: []string{"protection", "guard", "fence", "lease", "source", "violation", "bypass_log"},
+		relations: []string{"protection", "guard", "fence", "lease", "source", "violation", "bypass_log", "token_seq"},
 	},
 }
 

@@ -11,4 +11,4 @@ SELECT m.label, con.conname::text, NULL,
   JOIN tree t ON t.relid = con.confrelid
   JOIN relation parent ON parent.oid = t.root AND (parent.oid = con.confrelid OR (SELECT referred.part FROM relation referred WHERE referred.oid = con.confrelid))
  WHERE con.contype = 'f' AND con.conparentid = 0 AND (con.confdeltype IN ('c', 'n', 'd') OR con.confupdtype IN ('c', 'n', 'd'))
-   AND con.confrelid NOT IN (SELECT m.relid FROM member m)
+   AND NOT EXISTS (SELECT FROM member fenced WHERE fenced.relid = con.confrelid)

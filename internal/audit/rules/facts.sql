@@ -59,7 +59,7 @@ member AS MATERIALIZED (
       FROM tree t
       JOIN protected p ON p.relid = t.root
       JOIN relation r ON r.oid = t.relid
-     WHERE t.root NOT IN (SELECT below.relid FROM tree below JOIN protected above ON above.relid = below.root WHERE below.relid <> below.root)
+     WHERE NOT EXISTS (SELECT FROM tree below JOIN protected above ON above.relid = below.root WHERE below.relid = t.root AND below.root <> t.root)
      ORDER BY t.relid, t.root
 ),
 
@@ -77,7 +77,7 @@ fence AS MATERIALIZED (
       JOIN member m ON m.relid = p.relid AND m.root = p.relid
      CROSS JOIN LATERAL (
          SELECT max(substr(word, 9)) FILTER (WHERE position > 2 AND starts_with(word, 'inserts=')) AS inserts,
-                max(substr(word, 13)) FILTER (WHERE position > 2 AND starts_with(word, 'max_advance=')) AS max_advance,
+                max(substr(word, 13)) FILTER (WHERE position > 2 AND word ~ '^max_advance=[0-9]{1,18}$') AS max_advance,
                 string_agg('''' || replace(word, '''', '''''') || '''', ', ' ORDER BY position) AS words
            FROM unnest(p.arguments) WITH ORDINALITY AS argument (word, position)) AS options
 ),
@@ -88,7 +88,7 @@ fence_piece AS (
       FROM fence f
       JOIN member m ON m.root = f.root AND NOT m.part
      CROSS JOIN (VALUES ('new'), ('old')) AS image (name)
-     CROSS JOIN LATERAL regexp_matches(f.arguments[1], '([^{}]*)(?:\{([^{}]+)\})?', 'g') WITH ORDINALITY AS part (half, position)
+     CROSS JOIN LATERAL regexp_matches(f.arguments[1], '([^{}]*)(?:[{]([^{}]+)[}])?', 'g') WITH ORDINALITY AS part (half, position)
       LEFT JOIN pg_attribute a ON a.attrelid = m.relid AND a.attname = part.half[2] AND NOT a.attisdropped
      CROSS JOIN LATERAL (VALUES
          (1, CASE WHEN part.half[1] <> '' THEN '''' || replace(part.half[1], '''', '''''') || '''::text' END),
@@ -104,9 +104,12 @@ fence_expression AS MATERIALIZED (
      GROUP BY relid, image
 ),
 
--- The columns whose change can move a row of a partitioned table, at any level; none where a key is an expression.
+-- What it looks like when a row of a partitioned table may move, at any level: one of the key columns changes. Where a key is an
+-- expression, any change may move it: then there is no condition.
 moving AS MATERIALIZED (
-    SELECT m.root, CASE WHEN bool_and(a.attname IS NOT NULL) THEN ' OF ' || string_agg(DISTINCT format('%I', a.attname), ', ') ELSE '' END AS columns
+    SELECT m.root, count(DISTINCT a.attname) AS keys,
+           CASE WHEN bool_and(a.attname IS NOT NULL)
+                THEN string_agg(DISTINCT format('(new.%1$s IS DISTINCT FROM old.%1$s)', quote_ident(a.attname)) COLLATE "C", ' OR ') END AS condition
       FROM fence f
       JOIN tree m ON m.root = f.root
       JOIN pg_partitioned_table p ON p.partrelid = m.relid
@@ -148,7 +151,7 @@ expected AS (
                 format('ROW WHEN (((fencing.accepted(%s) AND fencing.accepted(%s)) IS NOT TRUE)) ', new.text, old.text), 'guard_named', true
           WHERE f.kind = 'template' AND NOT m.part
          UNION ALL
-         SELECT 'zzz_fencing_insert', 'AFTER INSERT',
+         SELECT 'zzz_fencing_insert', CASE f.enforcement WHEN 'observe' THEN 'BEFORE INSERT' ELSE 'AFTER INSERT' END,
                 format('ROW WHEN ((new.last_fencing_token %s 0)) ', CASE f.inserts WHEN 'require' THEN '<=' ELSE '<' END), 'guard_row', true
           WHERE f.kind = 'row' AND NOT m.part
          UNION ALL
@@ -170,7 +173,11 @@ expected AS (
                 'guard_row', true
           WHERE f.kind = 'row' AND NOT m.part
          UNION ALL
-         SELECT 'zzz_fencing_move', format('BEFORE UPDATE%s', moving.columns), 'ROW WHEN ((new.last_fencing_token > old.last_fencing_token)) ', 'mark_move', false
+         SELECT 'zzz_fencing_move', 'BEFORE UPDATE',
+                format(CASE WHEN moving.condition IS NULL THEN 'ROW WHEN ((new.last_fencing_token > old.last_fencing_token)) '
+                            WHEN moving.keys = 1 THEN 'ROW WHEN (((new.last_fencing_token > old.last_fencing_token) AND %s)) '
+                            ELSE 'ROW WHEN (((new.last_fencing_token > old.last_fencing_token) AND (%s))) ' END, moving.condition),
+                'mark_move', false
           WHERE f.kind = 'row' AND m.partitioned AND NOT m.part
      ) AS guard (name, event, each, function_name, takes_arguments)
 ),
@@ -181,10 +188,11 @@ difference AS MATERIALIZED (
     SELECT m.root, m.relid, m.label, m.part, COALESCE(e.name, g.name) AS name, problem.kind AS problem
       FROM expected e
       FULL JOIN (SELECT g.*, CASE WHEN NOT g.cloned THEN pg_get_triggerdef(g.oid) END AS definition
-                   FROM guard g WHERE g.relid IN (SELECT m.relid FROM member m)) AS g ON g.relid = e.relid AND g.name = e.name
+                   FROM guard g JOIN member m ON m.relid = g.relid) AS g ON g.relid = e.relid AND g.name = e.name
       JOIN member m ON m.relid = COALESCE(e.relid, g.relid)
      CROSS JOIN LATERAL (SELECT CASE
-               WHEN g.name IS NULL THEN 'missing'
+               -- the definition is the present one: NULL when the trigger was dropped since the snapshot
+               WHEN g.name IS NULL OR (g.definition IS NULL AND NOT g.cloned) THEN 'missing'
                WHEN e.name IS NOT NULL AND g.definition <> e.definition THEN 'altered'
                WHEN e.name IS NULL AND NOT g.cloned AND g.function_name IS NOT NULL THEN 'surplus'
                WHEN g.enabled IN ('D', 'R') AND (e.name IS NOT NULL OR g.cloned) THEN 'disabled' END) AS problem (kind)
@@ -205,7 +213,7 @@ token_column AS MATERIALIZED (
 bereft AS MATERIALIZED (
     SELECT r.oid AS relid, r.label
       FROM token_column t JOIN relation r ON r.oid = t.relid
-     WHERE t.default_value = t.wanted_default AND NOT r.part AND NOT r.of_extension AND r.oid NOT IN (SELECT m.relid FROM member m)
+     WHERE t.default_value = t.wanted_default AND NOT r.part AND NOT r.of_extension AND NOT EXISTS (SELECT FROM member m WHERE m.relid = r.oid)
 ),
 
 -- Rows written since the statistics began, partitions' counted with their table.

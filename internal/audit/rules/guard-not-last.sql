@@ -16,4 +16,4 @@ SELECT r.label, t.tgname::text, NULL,
   JOIN guard g ON g.relid = m.relid AND t.tgname::text COLLATE "C" > g.name COLLATE "C"
    AND (g.name = 'zzz_fencing_update' AND t.tgtype & 16 > 0
         OR g.name = 'zzz_fencing_insert' AND t.tgtype & 4 > 0 AND f.kind = 'template' AND t.tgtype & 16 = 0)
- WHERE t.oid NOT IN (SELECT g.oid FROM guard g WHERE g.function_name IS NOT NULL)
+ WHERE NOT EXISTS (SELECT FROM guard own WHERE own.oid = t.oid AND own.function_name IS NOT NULL)

@@ -1,7 +1,9 @@
--- Settles, for this transaction, what names and definitions are printed as, and finds out what the role may read. Compiling the
--- rules' statement would take longer than running it, so that is switched off.
+-- Settles, for this transaction, what names and definitions are printed as and how the rules' statement is run, and finds out
+-- what the role may read. Nothing is known about how many rows the shared facts have, and a nested loop over two of them, planned
+-- for one row, takes minutes in a large database: without nested loops the same joins are hashed. Compiling the statement would
+-- take longer than running it.
 SELECT set_config('search_path', 'pg_catalog', true), set_config('quote_all_identifiers', 'off', true),
-       set_config('standard_conforming_strings', 'on', true), set_config('jit', 'off', true),
+       set_config('standard_conforming_strings', 'on', true), set_config('enable_nestloop', 'off', true), set_config('work_mem', '64MB', true), set_config('jit', 'off', true),
        schema.oid IS NOT NULL AS installed,
        COALESCE(has_schema_privilege(schema.oid, 'USAGE') AND readable.violation, false) AS reads_violations,
        COALESCE(has_schema_privilege(schema.oid, 'USAGE') AND readable.fence AND readable.lease AND readable.source AND readable.token_seq, false) AS reads_tokens

@@ -12,4 +12,4 @@ SELECT r.label, NULL, NULL,
   FROM relation r
   JOIN activity a ON a.relid = r.oid
  WHERE NOT r.part AND NOT r.of_extension
-   AND r.oid NOT IN (SELECT m.relid FROM member m) AND r.oid NOT IN (SELECT b.relid FROM bereft b)
+   AND NOT EXISTS (SELECT FROM member m WHERE m.relid = r.oid) AND NOT EXISTS (SELECT FROM bereft b WHERE b.relid = r.oid)
