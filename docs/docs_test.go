@@ -110,7 +110,7 @@ func TestReadmeWorksWhenPasted(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds fencectl and runs the demo")
 	}
-	const address = "postgres://postgres:fencectl@127.0.0.1:5432/postgres" //nolint:gosec // docker-compose.yml's, on loopback alone
+	const address = "postgres://postgres:fencectl@127.0.0.1:5432/postgres"
 	server, err := pgserver.Start(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -122,11 +122,11 @@ func Run(ctx context.Context, opts *Options) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // whatever the interruption looked like from within
+		}
 		if left := t.place.leave(ctx); left != nil {
 			report, err = nil, errors.Join(err, left)
-		}
-		if err != nil && ctx.Err() != nil {
-			err = context.Cause(ctx)
 		}
 	}()
 

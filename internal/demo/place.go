@@ -22,6 +22,9 @@ const DatabasePrefix = "fencectl_demo_"
 // ownDatabase is its name on a server of the demo's own, which lives no longer than the database does.
 const ownDatabase = "shop"
 
+// leaveTimeout bounds the taking down: a given server may have become unreachable meanwhile.
+const leaveTimeout = 30 * time.Second
+
 // A place is the database that the demo runs in, and what has to be taken down afterwards.
 type place struct {
 	pool    *pgxpool.Pool
@@ -113,7 +116,8 @@ func (p *place) later(f func(context.Context) error) { p.close = append(p.close,
 
 // leave takes down everything that open has made, also after the context has ended.
 func (p *place) leave(ctx context.Context) error {
-	ctx = context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
 	var errs []error
 	for i := len(p.close) - 1; i >= 0; i-- {
 		errs = append(errs, p.close[i](ctx))

@@ -108,10 +108,11 @@ func (w *worker) acquire(ctx context.Context, lock string, limit time.Duration) 
 			}
 			continue
 		}
-		if waited {
+		// On a slow machine the limit may have passed before anybody asked.
+		if former := w.stage.holders[lock]; former != "" {
 			w.stage.record(Event{
 				Actor: lockService, Kind: Expired, On: lock,
-				Text: fmt.Sprintf("the time limit of %s has passed, and nobody could tell it so", w.stage.holders[lock]),
+				Text: fmt.Sprintf("the time limit of %s has passed, and nobody could tell it so", former),
 			})
 		}
 		w.lock, w.token = lock, fenced.Token(*token)
