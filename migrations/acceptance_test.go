@@ -136,13 +136,13 @@ func acceptIdempotent(t *testing.T, pool *pgxpool.Pool, session *acceptSession, 
 
 // acceptErrors leaves out warnings, which protect gives only when it does something.
 func acceptErrors(output string) []string {
-	var errors []string
+	var kept []string
 	for line := range strings.Lines(output) {
 		if !strings.HasPrefix(line, "WARNING:") && !strings.HasPrefix(line, "NOTICE:") {
-			errors = append(errors, line)
+			kept = append(kept, line)
 		}
 	}
-	return errors
+	return kept
 }
 
 // acceptTriggerVersions lists every trigger, with what changes when it is replaced, switched or made anew.

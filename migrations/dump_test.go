@@ -120,7 +120,7 @@ const acceptApplication = `
 	CREATE TRIGGER touch BEFORE UPDATE ON "App 1"."Jobs" FOR EACH ROW EXECUTE FUNCTION "App 1".touch();
 	CREATE TABLE "App 1".accounts ("Account Id" int PRIMARY KEY, state "App 1".state NOT NULL, balance numeric NOT NULL DEFAULT 0);
 	CREATE TABLE "App 1".nightly (id int REFERENCES "App 1".accounts ON DELETE CASCADE, note text);
-	CREATE TABLE "App 1".adopted (id int, last_fencing_token bigint DEFAULT 7);
+	CREATE TABLE "App 1".adopted (id int, last_fencing_token bigint DEFAULT length(E'it''s "x" \\\\ %s\n{y} $$'));
 	CREATE TABLE "App 1".events (region text NOT NULL, at date NOT NULL, note text) PARTITION BY LIST (region);
 	CREATE TABLE "App 1".events_eu PARTITION OF "App 1".events FOR VALUES IN ('eu') PARTITION BY RANGE (at);
 	CREATE TABLE "App 1".events_eu_2026 PARTITION OF "App 1".events_eu FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
