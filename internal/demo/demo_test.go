@@ -276,3 +276,23 @@ func TestAServerThatCannotBeReachedIsAnError(t *testing.T) {
 		t.Errorf("Run returned %v", err)
 	}
 }
+
+func TestARoleThatMayCreateADatabaseIsEnoughAndNoOtherIs(t *testing.T) {
+	pool := pgtest.NewEmpty(t)
+	role := pgtest.Role(t, pool)
+	options := &demo.Options{DSN: role.DSN, Scenarios: []demo.Scenario{scenario(t, "sleeping-owner")}}
+	if _, err := demo.Run(t.Context(), options); err == nil || !strings.Contains(err.Error(), "use a role with CREATEDB") {
+		t.Errorf("a role without CREATEDB: %v", err)
+	}
+	pgtest.Exec(t, pool, "ALTER ROLE "+role.Name+" CREATEDB")
+	report, err := demo.Run(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems := report.Problems(); problems != nil {
+		t.Errorf("problems: %q", problems)
+	}
+	if left := databases(t, pool); len(left) > 0 {
+		t.Errorf("databases are left behind: %q", left)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencectl/fencectl/internal/connect"
@@ -66,6 +67,13 @@ func open(ctx context.Context, dsn string) (_ *place, err error) {
 
 	name := pgx.Identifier{database}.Sanitize()
 	if _, err := server.Pool.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		var refused *pgconn.PgError
+		if errors.As(err, &refused) && refused.Code == "42501" { // insufficient_privilege
+			return nil, &connect.Error{
+				Kind: connect.NoPrivilege, Message: fmt.Sprintf("role %s may not create a database at %s", server.Role, server.Address),
+				Next: "use a role with CREATEDB, or leave out --dsn: the demo then starts a server of its own",
+			}
+		}
 		return nil, fmt.Errorf("creating a database for the demo: %w", err)
 	}
 	if !p.own {
