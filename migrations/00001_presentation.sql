@@ -74,19 +74,19 @@ COMMENT ON TABLE fencing.bypass_log IS 'Every use of fencing.bypass and fencing.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.make_token(epoch integer, counter bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS $$ SELECT (epoch::bigint OPERATOR(pg_catalog.<<) 48) OPERATOR(pg_catalog.|) counter $$;
+RETURN (epoch::bigint OPERATOR(pg_catalog.<<) 48) OPERATOR(pg_catalog.|) counter;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE FUNCTION fencing.token_epoch(token bigint) RETURNS integer
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS $$ SELECT (token OPERATOR(pg_catalog.>>) 48)::integer $$;
+RETURN (token OPERATOR(pg_catalog.>>) 48)::integer;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE FUNCTION fencing.token_counter(token bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-AS $$ SELECT token OPERATOR(pg_catalog.&) 281474976710655 $$;
+RETURN token OPERATOR(pg_catalog.&) 281474976710655;
 -- +goose StatementEnd
 
 -- How people read a token: "34" in epoch 0, "1:34" in epoch 1.
@@ -165,20 +165,19 @@ COMMENT ON FUNCTION fencing.presented(text) IS
     'The token this transaction presents for a fence: its own, else the transaction''s. NULL when there is none, negative when what is set is no token.';
 
 -- The same for the transaction's token, on the hot path: guards and column defaults call it for
--- every row. One SELECT without FROM, so that the planner inlines it; the common token forms are
--- decided here, everything else by the function above.
+-- every row. A single expression, so that the planner inlines it; the common token forms are decided
+-- here, everything else by the function above. RETURN, not a string: its names are resolved now, so that
+-- a writer needs no USAGE on the schema for it.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.presented() RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
-AS $$
-    SELECT CASE
-        WHEN pg_catalog.current_setting('fencing.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
-            THEN pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8
-        WHEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true)) OPERATOR(pg_catalog.=) ''
-            THEN NULL
-        ELSE fencing.presented(NULL::pg_catalog.text)
-    END
-$$;
+RETURN CASE
+    WHEN pg_catalog.current_setting('fencing.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
+        THEN pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8
+    WHEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true)) OPERATOR(pg_catalog.=) ''
+        THEN NULL
+    ELSE fencing.presented(NULL::pg_catalog.text)
+END;
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.presented() IS
@@ -243,13 +242,11 @@ COMMENT ON FUNCTION fencing.present(bigint, text) IS
 -- +goose StatementBegin
 CREATE FUNCTION fencing.accepted(fence text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
-AS $$
-    SELECT pg_catalog.current_setting(
-               pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63), true)
-           OPERATOR(pg_catalog.=)
-           pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
-                             pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
-$$;
+RETURN pg_catalog.current_setting(
+           pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63), true)
+       OPERATOR(pg_catalog.=)
+       pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                         pg_catalog.current_setting('fencing.tokens', true), ' ', fence);
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.accepted(text) IS
@@ -294,7 +291,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION fencing.acting_role() RETURNS text
 LANGUAGE sql STABLE PARALLEL RESTRICTED
-AS $$ SELECT COALESCE(NULLIF(pg_catalog.current_setting('role', true), 'none'), session_user::pg_catalog.text) $$;
+RETURN COALESCE(NULLIF(pg_catalog.current_setting('role', true), 'none'), session_user::pg_catalog.text);
 -- +goose StatementEnd
 
 -- Bypass ----------------------------------------------------------------------------------------
@@ -321,7 +318,7 @@ COMMENT ON FUNCTION fencing.bypass(text) IS
 -- +goose StatementBegin
 CREATE FUNCTION fencing.version() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT '0.1.0'::pg_catalog.text $$;
+RETURN '0.1.0'::pg_catalog.text;
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.version() IS 'The version of the SQL layer in this database.';

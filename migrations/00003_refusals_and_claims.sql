@@ -352,6 +352,7 @@ BEGIN
        SET token = lower_fence.token, claimed_at = clock_timestamp(), claimed_by = fencing.acting_role()
      WHERE f.name = lower_fence.fence;
     PERFORM set_config('fencing.lowering', '', true);
+    PERFORM fencing.set_accepted(lower_fence.fence, false);
     INSERT INTO fencing.bypass_log (schema_name, table_name, role_name, application_name, reason, query)
     VALUES ('fencing', 'fence', fencing.acting_role(), COALESCE(current_setting('application_name', true), ''),
             format('fence "%s" lowered from %s to %s: %s', fence, fencing.token_text(previous), fencing.token_text(token), reason),

@@ -43,7 +43,7 @@ COMMENT ON VIEW fencing.protection IS 'The protected tables, read from their gua
 -- triggers of the partitioned table are cloned to it, statement triggers are not.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.tree(target oid) RETURNS TABLE (relid oid, part boolean, partitioned boolean, label text)
-LANGUAGE sql STABLE
+LANGUAGE sql STABLE ROWS 5
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 AS $$
@@ -102,7 +102,7 @@ AS $$ SELECT pg_catalog.concat('''', pg_catalog.replace(literal, '''', ''''''), 
 -- +goose StatementBegin
 CREATE FUNCTION fencing.expected_guards(target oid, named boolean, arguments text[])
 RETURNS TABLE (relid oid, name text, definition text)
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE ROWS 10
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 AS $$
@@ -193,8 +193,12 @@ BEGIN
         IF member.partitioned THEN
             -- A change of these columns can move a row, at one level or another; where a key is an
             -- expression, any change can.
+            -- Compared as text, which PostgreSQL prints in the same way whatever the type: at worst a row that
+            -- stays is marked.
             SELECT CASE WHEN bool_and(a.attname IS NOT NULL)
-                        THEN string_agg(DISTINCT format('(new.%1$s IS DISTINCT FROM old.%1$s)', quote_ident(a.attname)) COLLATE "C", ' OR ') END,
+                        THEN string_agg(DISTINCT format(CASE WHEN a.atttypid = 'text'::regtype THEN '(new.%1$s IS DISTINCT FROM old.%1$s)'
+                                                             ELSE '((new.%1$s)::text IS DISTINCT FROM (old.%1$s)::text)' END,
+                                                        quote_ident(a.attname)) COLLATE "C", ' OR ') END,
                    count(DISTINCT a.attname)
               INTO moving, keys
               FROM fencing.tree(target) t
@@ -219,7 +223,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION fencing.guard_problems(target oid, named boolean, arguments text[])
 RETURNS TABLE (relid oid, label text, name text, problem text, definition text)
-LANGUAGE sql STABLE
+LANGUAGE sql STABLE ROWS 5
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 SET standard_conforming_strings = on
@@ -230,7 +234,8 @@ AS $$
         SELECT tree.relid, tree.label, t.tgname::text AS name, t.tgenabled, t.tgparentid <> 0 AS cloned,
                t.tgfoid IN (SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace) AS ours,
                pg_get_triggerdef(t.oid) AS definition
-          FROM tree JOIN pg_trigger t ON t.tgrelid = tree.relid AND NOT t.tgisinternal
+          FROM tree -- before PostgreSQL 15 clones count as internal
+          JOIN pg_trigger t ON t.tgrelid = tree.relid AND (NOT t.tgisinternal OR t.tgparentid <> 0)
          WHERE t.tgname LIKE 'zzz\_fencing\_%'
             OR t.tgfoid IN (SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace)
     )
@@ -240,7 +245,8 @@ AS $$
       FULL JOIN actual a ON a.relid = e.relid AND a.name = e.name
      CROSS JOIN LATERAL (SELECT CASE
                WHEN a.name IS NULL THEN 'missing'
-               WHEN e.name IS NOT NULL AND a.definition <> e.definition THEN 'altered'
+               -- (no definition: the trigger is gone, but for an old snapshot)
+               WHEN e.name IS NOT NULL AND a.definition IS DISTINCT FROM e.definition THEN 'altered'
                WHEN e.name IS NULL AND NOT a.cloned AND a.ours THEN 'surplus'
                WHEN a.tgenabled IN ('D', 'R') THEN 'disabled' END) AS p (problem)
      WHERE p.problem IS NOT NULL
@@ -290,28 +296,38 @@ AS $$ SELECT 'The highest fencing token accepted for this row. Added by fencing.
 
 -- What a table's column is now; no row where there is none. The settings are those of a dump, so that
 -- a default means the same when it is given back in another session.
+--
+-- noted: it carries our comment. ours: its default stamps. ready: there is nothing left to do to it.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.token_column(target oid)
-RETURNS TABLE (type text, nullable boolean, default_value text, computed boolean, added boolean, ready boolean)
-LANGUAGE sql STABLE
+RETURNS TABLE (type text, nullable boolean, default_value text, computed boolean, inherited boolean, noted boolean, ours boolean, ready boolean)
+LANGUAGE sql STABLE ROWS 1
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 SET datestyle = iso
 SET intervalstyle = postgres
 SET extra_float_digits = 1
 AS $$
-    SELECT format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
-           a.attgenerated <> '' OR a.attidentity <> '',
-           col_description(a.attrelid, a.attnum) IS NOT DISTINCT FROM fencing.column_note(),
-           a.atttypid = 'bigint'::regtype AND a.attnotnull
-               AND pg_get_expr(d.adbin, d.adrelid) IS NOT DISTINCT FROM 'COALESCE(fencing.presented(), (0)::bigint)'
-      FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-     WHERE a.attrelid = target AND a.attname = 'last_fencing_token' AND NOT a.attisdropped
+    SELECT c.type, c.nullable, c.default_value, c.computed, c.inherited, c.noted, c.ours, c.type = 'bigint' AND NOT c.nullable AND c.ours
+      FROM (SELECT format_type(a.atttypid, a.atttypmod) AS type,
+                   -- a NOT NULL that is not validated (PostgreSQL 18) may still have NULLs behind it
+                   NOT a.attnotnull OR EXISTS (SELECT FROM pg_constraint n WHERE n.conrelid = a.attrelid AND n.contype = 'n'
+                                                  AND n.conkey = ARRAY[a.attnum] AND NOT n.convalidated) AS nullable,
+                   pg_get_expr(d.adbin, d.adrelid) AS default_value,
+                   a.attgenerated <> '' OR a.attidentity <> '' AS computed,
+                   a.attinhcount > 0 AS inherited,
+                   col_description(a.attrelid, a.attnum) IS NOT DISTINCT FROM fencing.column_note() AS noted,
+                   pg_get_expr(d.adbin, d.adrelid) IS NOT DISTINCT FROM 'COALESCE(fencing.presented(), (0)::bigint)' AS ours
+              FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+             WHERE a.attrelid = target AND a.attname = 'last_fencing_token' AND NOT a.attisdropped) c
 $$;
 -- +goose StatementEnd
 
--- Gives the column back: drops one that protect added (or leaves it with a plain default of 0),
+-- Gives a table's column back: drops one that protect added (or leaves it with a plain default of 0),
 -- and returns an adopted one to the default and nullability it had.
+--
+-- Whether it was adopted, its guards' arguments say; without guards (a copy made with LIKE) the comment
+-- is all there is, and only a column that carries it is dropped.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.release_column(target oid, arguments text[], drop_column boolean) RETURNS void
 LANGUAGE plpgsql
@@ -321,33 +337,26 @@ SET intervalstyle = postgres
 SET standard_conforming_strings = on
 AS $$
 DECLARE
-    label  CONSTANT text := (SELECT t.label FROM fencing.tree(target) t WHERE t.relid = target);
+    label    CONSTANT text := (SELECT t.label FROM fencing.tree(target) t WHERE t.relid = target);
+    adopted  CONSTANT text := (SELECT word FROM unnest(arguments) AS word WHERE starts_with(word, 'adopted='));
     "column" record;
+    added    boolean;
 BEGIN
     SELECT * INTO "column" FROM fencing.token_column(target);
-    IF NOT FOUND THEN
+    added := FOUND AND adopted IS NULL AND ("column".noted OR arguments IS NOT NULL);
+    IF drop_column AND added AND NOT "column".inherited THEN
+        EXECUTE format('ALTER TABLE %s DROP COLUMN last_fencing_token', label);
         RETURN;
-    END IF;
-    IF NOT "column".added THEN
-        IF NOT "column".ready OR arguments IS NULL THEN
-            RETURN;
-        END IF;
-        IF fencing.guard_option('default', arguments) IS NULL THEN
-            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token DROP DEFAULT', label);
-        ELSE
-            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT %s', label,
-                           fencing.guard_option('default', arguments));
-        END IF;
-        IF 'adopted=nullable' = ANY (arguments) THEN
+    ELSIF "column".ours THEN
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token %s', label,
+                       CASE WHEN adopted IS NULL THEN 'SET DEFAULT 0'
+                            ELSE COALESCE('SET DEFAULT ' || fencing.guard_option('default', arguments), 'DROP DEFAULT') END);
+        IF adopted = 'adopted=nullable' THEN
             EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token DROP NOT NULL', label);
         END IF;
-        IF drop_column THEN
-            RAISE NOTICE 'the column last_fencing_token of % was there before fencing.protect, and is kept', label;
-        END IF;
-    ELSIF drop_column THEN
-        EXECUTE format('ALTER TABLE %s DROP COLUMN last_fencing_token', label);
-    ELSIF "column".ready THEN
-        EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET DEFAULT 0', label);
+    END IF;
+    IF drop_column AND adopted IS NOT NULL AND NOT "column".inherited THEN
+        RAISE NOTICE 'the column last_fencing_token of % was there before fencing.protect, and is kept', label;
     END IF;
 END
 $$;
@@ -520,7 +529,7 @@ DECLARE
     label       text;
     known       record;
     protected   boolean;
-    was         text[];
+    taken       record;
     arguments   text[];
     "column"    record;
     missing     boolean := false;
@@ -554,6 +563,18 @@ BEGIN
 
     SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
     protected := FOUND;
+
+    IF NOT protected THEN
+        SELECT tree.label, g.tgname AS name INTO taken
+          FROM fencing.tree(target) tree JOIN pg_trigger g ON g.tgrelid = tree.relid AND starts_with(g.tgname::text, 'zzz_fencing_')
+         WHERE NOT EXISTS (SELECT FROM fencing.guard ours WHERE ours.trigger_oid = g.oid)
+         ORDER BY tree.label COLLATE "C", g.tgname LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION '% has a trigger % that is none of ours', taken.label, quote_ident(taken.name)
+                USING ERRCODE = 'duplicate_object', SCHEMA = schema_name, TABLE = table_name,
+                      HINT = format('Give it another name: ALTER TRIGGER %I ON %s RENAME TO another_name;', taken.name, taken.label);
+        END IF;
+    END IF;
 
     arguments := ARRAY[CASE WHEN named THEN fence ELSE mode END, CASE WHEN observe THEN 'observe' ELSE 'enforce' END];
     IF NOT named AND inserts = 'require' THEN
@@ -594,16 +615,15 @@ BEGIN
         ELSE
             exclusive := (protected AND known.named)
                 OR EXISTS (SELECT FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c WHERE NOT c.ready);
-            IF NOT "column".added THEN
-                -- What an adopted column was is kept in the guards' arguments, for unprotect.
-                was := ARRAY(SELECT word FROM unnest(CASE WHEN protected AND NOT known.named THEN known.arguments END) AS word
-                              WHERE word LIKE 'adopted=%' OR word LIKE 'default=%');
-                IF was = '{}' THEN
-                    was := ARRAY[CASE WHEN "column".nullable THEN 'adopted=nullable' ELSE 'adopted=not null' END]
-                        || CASE WHEN "column".default_value IS NOT NULL AND NOT "column".ready
-                                THEN ARRAY['default=' || "column".default_value] ELSE '{}' END;
+            -- What an adopted column was is kept in the guards' arguments, for unprotect.
+            IF protected AND NOT known.named THEN
+                arguments := arguments || ARRAY(
+                    SELECT word FROM unnest(known.arguments) AS word WHERE starts_with(word, 'adopted=') OR starts_with(word, 'default='));
+            ELSIF NOT "column".noted THEN
+                arguments := arguments || CASE WHEN "column".nullable THEN 'adopted=nullable' ELSE 'adopted=not null' END;
+                IF "column".default_value IS NOT NULL AND NOT "column".ours THEN
+                    arguments := arguments || ('default=' || "column".default_value);
                 END IF;
-                arguments := arguments || was;
             END IF;
         END IF;
     END IF;
@@ -618,7 +638,7 @@ BEGIN
 
     IF named THEN
         IF protected AND NOT known.named THEN
-            PERFORM fencing.release_column(target, known.arguments, false);
+            PERFORM fencing.release_column(t.relid, known.arguments, false) FROM fencing.tree(target) t ORDER BY t.part;
         END IF;
     ELSE
         IF missing THEN
@@ -668,6 +688,9 @@ BEGIN
         RAISE EXCEPTION 'table % is not protected', target
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('SELECT fencing.protect(%L) protects it.', target);
     END IF;
+    IF known.named THEN
+        PERFORM fencing.check_template(target, known.arguments[1]); -- a column may have been renamed since
+    END IF;
     known.arguments[2] := enforcement;
     SELECT CASE WHEN bool_or(g.problem = 'surplus') THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END INTO strength
       FROM fencing.guard_problems(target, known.named, known.arguments) g HAVING count(*) > 0;
@@ -703,18 +726,20 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    known     record;
-    protected boolean;
-    member    record;
-    added     boolean;
+    members record;
+    member  record;
 BEGIN
     PERFORM fencing.check_target(target);
     PERFORM fencing.take_turns(target);
-    SELECT p.kind = 'named' AS named, p.arguments INTO known FROM fencing.protection p WHERE p.relid = target;
-    protected := FOUND;
-    SELECT c.added INTO added FROM fencing.token_column(target) c;
-    IF NOT protected AND NOT EXISTS (SELECT FROM fencing.tree(target) t JOIN fencing.guard g ON g.relid = t.relid)
-       AND NOT (drop_column AND COALESCE(added, false)) THEN
+    -- Each member's guards, and what they say of its column, before they are dropped.
+    SELECT array_agg(t.relid ORDER BY t.part, t.label) AS relids,
+           jsonb_object_agg(t.relid, (SELECT to_jsonb(g.arguments) FROM fencing.guard g
+                                       WHERE g.relid = t.relid AND g.function_name = 'guard_row' LIMIT 1)) AS arguments,
+           bool_or(EXISTS (SELECT FROM fencing.guard g WHERE g.relid = t.relid)
+                   OR COALESCE((SELECT c.ours OR (drop_column AND c.noted) FROM fencing.token_column(t.relid) c), false)) AS found
+      INTO members
+      FROM fencing.tree(target) t;
+    IF NOT members.found THEN
         RAISE NOTICE 'table % is not protected', target;
         RETURN;
     END IF;
@@ -725,7 +750,10 @@ BEGIN
     LOOP
         EXECUTE format('DROP TRIGGER %I ON %s', member.name, member.label);
     END LOOP;
-    PERFORM fencing.release_column(target, CASE WHEN protected AND NOT known.named THEN known.arguments END, drop_column);
+    FOR member IN SELECT relid FROM unnest(members.relids) AS relid LOOP
+        PERFORM fencing.release_column(member.relid,
+            NULLIF(ARRAY(SELECT jsonb_array_elements_text(NULLIF(members.arguments -> member.relid::text, 'null'::jsonb))), '{}'), drop_column);
+    END LOOP;
 END
 $$;
 -- +goose StatementEnd
