@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/connect"
+	"github.com/fencectl/fencectl/internal/project"
 )
 
 // failOnNever is the value of --fail-on that no finding reaches.
@@ -17,6 +19,7 @@ const failOnNever = "never"
 
 func (a *app) auditCommand() *cobra.Command {
 	var (
+		config string
 		failOn = &choice{value: string(audit.Error), allowed: []string{string(audit.Error), string(audit.Warning), string(audit.Info), failOnNever}}
 		limit  int
 		format *choice
@@ -27,6 +30,15 @@ func (a *app) auditCommand() *cobra.Command {
 		Long: `Find tables without a fence, and fences with a gap: guards that were dropped, switched off or altered, partitions and
 children without guards, triggers and rules that get around them, an unsafe token sequence, and more. Each finding says why it
 matters and what mends it; each rule has a page in docs/rules.
+
+Tables that must have a fence, so that one without is an error, and exemptions, each with its reason, are in the project's file
+fencectl.yaml, found upwards from the working directory:
+
+  audit:
+    required: [jobs, 'billing.*']
+    exempt:
+      - {table: cache, reason: rebuilt every night}
+      - {key: 'observing:public.orders', reason: enforced from May on}
 
 An audit only reads. Any role can run it; what a role may not read is listed as not checked (fencectl grant ROLE --for monitor
 gives all of it). The schema fencing need not be installed.
@@ -42,12 +54,20 @@ In JSON, a finding's fix is SQL when it ends in a semicolon, else a shell comman
 			if limit < 0 {
 				return &usageError{cmd, "--limit must not be negative"}
 			}
+			settings, path, err := projectSettings(config)
+			if err != nil {
+				return err
+			}
 			server, err := a.open(cmd.Context(), connect.Options{})
 			if err != nil {
 				return err
 			}
 			defer server.Close()
-			report, err := audit.Run(cmd.Context(), server.Pool, nil)
+			report, err := audit.Run(cmd.Context(), server.Pool, &settings.Audit)
+			var wrong *audit.OptionError
+			if errors.As(err, &wrong) {
+				return fmt.Errorf("%s: %w", path, err)
+			}
 			if err != nil {
 				return err
 			}
@@ -65,9 +85,26 @@ In JSON, a finding's fix is SQL when it ends in a semicolon, else a shell comman
 		},
 	}
 	choiceFlag(cmd, failOn, "fail-on", "exit with status 1 when there is a finding of this severity or a worse one")
+	cmd.Flags().StringVar(&config, "config", "", "the project's `FILE` (default: "+project.FileName+" here or above)")
 	cmd.Flags().IntVar(&limit, "limit", 20, "show at most `N` findings of a rule in the table (0: all)")
 	format = formatFlag(cmd)
 	return cmd
+}
+
+// projectSettings reads the project's file: the one that is named, else the one that is found. Without one it is as if it were
+// empty.
+func projectSettings(path string) (*project.Settings, string, error) {
+	if path == "" {
+		var err error
+		if path, err = project.Find("."); err != nil {
+			return nil, "", fmt.Errorf("looking for %s: %w", project.FileName, err)
+		}
+		if path == "" {
+			return &project.Settings{}, "", nil
+		}
+	}
+	settings, err := project.Read(path)
+	return settings, path, err
 }
 
 // printAudit shows the findings by severity and rule. What is to be pasted is on lines of its own, and never broken.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -187,4 +189,34 @@ func TestAuditPrintsNoControlCharacters(t *testing.T) {
 		report.Findings[0].Fix != "fencectl protect 'public.\"red \x1b[31m\nfencectl uninstall\"'" {
 		t.Errorf("%v, %+v", err, report.Findings)
 	}
+}
+
+func TestAuditFollowsTheProjectsFile(t *testing.T) {
+	t.Parallel()
+	_, fencectl := shop(t)
+	fencectl.ok("protect", "public.jobs", "--observe")
+	file := filepath.Join(t.TempDir(), "settings.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`audit:
+  required: ['billing.a*']
+  exempt:
+    - {table: '"Order Items"', reason: append-only}
+    - {table: orders, reason: written by one process}
+    - {key: 'unfenced-table:billing.events', reason: append-only}
+`)
+	o := fencectl.run("audit", "--config", file)
+	if o.status != 1 || !strings.Contains(o.stdout, "ERROR\n\nunfenced-table: ") || !strings.Contains(o.stdout, "fencectl protect billing.accounts") ||
+		!strings.HasSuffix(o.stdout, "5 tables, 1 fenced, 2 exempt; 1 error, 1 warning\n") {
+		t.Errorf("exit status %d:\n%s", o.status, o.stdout)
+	}
+	write("audit: {requires: []}")
+	fencectl.fails(2, []string{file + ":1: unknown key requires in audit; did you mean required?"}, "audit", "--config", file)
+	write("audit: {required: [invoices]}")
+	fencectl.fails(2, []string{file + ": invoices: no table matches it"}, "audit", "--config", file)
+	fencectl.fails(2, []string{"no such file"}, "audit", "--config", file+".none")
 }

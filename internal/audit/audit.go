@@ -149,8 +149,8 @@ func Run(ctx context.Context, db DB, options *Options) (*Report, error) {
 
 // table is one that could have a fence.
 type table struct {
-	schema, name, label string
-	fenced              bool
+	schema, name string
+	fenced       bool
 }
 
 // finding is one as the rules' statement returns it.
@@ -193,12 +193,9 @@ func look(ctx context.Context, db DB) (*observation, error) {
 	} else {
 		facts += query("violations-unreadable")
 	}
-	if seen.tables, err = readTables(ctx, tx, facts); err != nil {
-		return nil, err
-	}
 	statement, skipped := compose(facts, may)
 	seen.skipped = skipped
-	if seen.findings, err = readFindings(ctx, tx, statement); err != nil {
+	if err := seen.read(ctx, tx, statement); err != nil {
 		return nil, err
 	}
 	altered, err := alteredFunctions(ctx, tx)
@@ -225,17 +222,6 @@ func readSession(ctx context.Context, tx pgx.Tx) (access, error) {
 	return may, err
 }
 
-func readTables(ctx context.Context, tx pgx.Tx, facts string) ([]table, error) {
-	rows, err := tx.Query(ctx, facts+"\n"+query("tables"))
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (table, error) {
-		var t table
-		return t, row.Scan(&t.schema, &t.name, &t.label, &t.fenced)
-	})
-}
-
 // branch is one query of a rule within the statement. The casts say what a NULL is one of.
 const branch = `SELECT '%s'::text, part.object::text, part.subject::text, part.severity::text, part.message::text, part.command::text[],
        part.statement::text, part.schema_name::text, part.table_name::text, part.weight::float8
@@ -243,12 +229,10 @@ const branch = `SELECT '%s'::text, part.object::text, part.subject::text, part.s
 %s
 ) AS part (object, subject, severity, message, command, statement, schema_name, table_name, weight)`
 
-// compose makes one statement of the rules that can run.
+// compose makes one statement of the rules that can run, and of the list of tables, whose rule has no name.
 func compose(facts string, may access) (string, []Skipped) {
-	var (
-		branches []string
-		skipped  []Skipped
-	)
+	var skipped []Skipped
+	branches := []string{fmt.Sprintf(branch, "", query("tables"))}
 	for _, rule := range rules {
 		for _, part := range rule.parts {
 			if part.reads != nil && !part.reads(may) {
@@ -267,15 +251,24 @@ func compose(facts string, may access) (string, []Skipped) {
 	return facts + "\n" + strings.Join(branches, "\nUNION ALL\n"), skipped
 }
 
-func readFindings(ctx context.Context, tx pgx.Tx, statement string) ([]finding, error) {
+func (o *observation) read(ctx context.Context, tx pgx.Tx, statement string) error {
 	rows, err := tx.Query(ctx, statement)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (finding, error) {
+	defer rows.Close()
+	for rows.Next() {
 		var f finding
-		return f, row.Scan(&f.rule, &f.object, &f.subject, &f.severity, &f.message, &f.command, &f.statement, &f.schema, &f.table, &f.weight)
-	})
+		if err := rows.Scan(&f.rule, &f.object, &f.subject, &f.severity, &f.message, &f.command, &f.statement, &f.schema, &f.table, &f.weight); err != nil {
+			return err
+		}
+		if f.rule != "" {
+			o.findings = append(o.findings, f)
+			continue
+		}
+		o.tables = append(o.tables, table{schema: *f.schema, name: *f.table, fenced: f.subject != nil})
+	}
+	return rows.Err()
 }
 
 // demands are compiled options.

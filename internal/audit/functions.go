@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,28 +26,73 @@ func (f function) same(other function) bool {
 	return f.name == other.name && f.body == other.body && f.definer == other.definer && f.settings == other.settings
 }
 
+// parsed has the bodies that are written as RETURN, which PostgreSQL keeps parsed, as it prints them: on every version alike.
+// Every audit of a fresh installation, in the tests, compares them.
+var parsed = map[string]string{
+	"accepted": "RETURN (current_setting(concat('fencing.accepted_', (hashtext(fence) & 63)), true) = concat(current_setting('fencing.token'::text, true), ' ', " +
+		"current_setting('fencing.tokens'::text, true), ' ', fence))",
+	"acting_role": "RETURN COALESCE(NULLIF(current_setting('role'::text, true), 'none'::text), (SESSION_USER)::text)",
+	"make_token":  "RETURN (((epoch)::bigint << 48) | counter)",
+	"presented": "RETURN CASE WHEN (current_setting('fencing.token'::text, true) ~ '^[1-9][0-9]{0,17}$'::text) THEN (current_setting('fencing.token'::text, true))::bigint " +
+		"WHEN (concat(current_setting('fencing.token'::text, true)) = ''::text) THEN NULL::bigint ELSE fencing.presented(NULL::text) END",
+	"token_counter": "RETURN (token & '281474976710655'::bigint)",
+	"token_epoch":   "RETURN ((token >> 48))::integer",
+	"version":       "RETURN '0.1.0'::text",
+}
+
 var (
-	createFunction = regexp.MustCompile(`(?ms)^CREATE (?:OR REPLACE )?(FUNCTION (fencing\.(\w+)\(.*?\))\s*(?:RETURNS |LANGUAGE ).*?^AS \$\$(.*?)\$\$;)`)
-	setClause      = regexp.MustCompile(`(?m)^SET \w`)
+	// A function's statement ends where its quoted body does, or at the first semicolon that ends a line.
+	functionStart = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(FUNCTION fencing\.(\w+)\()`)
+	bodyStart     = regexp.MustCompile(`(?m)^(?:AS \$\$|RETURN )`)
+	signatureEnd  = regexp.MustCompile(`\)\s*(?:RETURNS |LANGUAGE )`)
+	setClause     = regexp.MustCompile(`(?m)^SET \w`)
 )
 
 // installedFunctions are the functions that the migrations make.
 func installedFunctions() ([]function, error) {
 	var functions []function
-	for _, name := range migrations.Files() {
-		up, _, err := migrations.Sections(name)
+	for _, file := range migrations.Files() {
+		up, _, err := migrations.Sections(file)
 		if err != nil {
 			return nil, err
 		}
-		for _, match := range createFunction.FindAllStringSubmatch(strings.ReplaceAll(up, "\r", ""), -1) {
-			header, _, _ := strings.Cut(match[1], "\nAS $$")
-			functions = append(functions, function{
-				name: match[3], signature: "function " + strings.Join(strings.Fields(match[2]), " "), body: match[4], definer: strings.Contains(header, "SECURITY DEFINER"),
-				settings: len(setClause.FindAllString(header, -1)), definition: "CREATE OR REPLACE " + match[1],
-			})
+		up = strings.ReplaceAll(up, "\r", "")
+		for _, at := range functionStart.FindAllStringSubmatchIndex(up, -1) {
+			f, err := parseFunction(up[at[4]:at[5]], up[at[2]:])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+			functions = append(functions, f)
 		}
 	}
 	return functions, nil
+}
+
+// parseFunction reads the statement at the beginning of a text.
+func parseFunction(name, text string) (function, error) {
+	start, signature := bodyStart.FindStringIndex(text), signatureEnd.FindStringIndex(text)
+	if start == nil || signature == nil || signature[0] > start[0] {
+		return function{}, fmt.Errorf("the function %s cannot be read", name)
+	}
+	header, rest := text[:start[0]], text[start[1]:]
+	end := ";\n"
+	if strings.HasPrefix(text[start[0]:], "AS ") {
+		end = "$$;"
+	}
+	body, _, ok := strings.Cut(rest, end)
+	if !ok {
+		return function{}, fmt.Errorf("the function %s does not end", name)
+	}
+	f := function{
+		name: name, signature: strings.Join(strings.Fields(text[:signature[0]+1]), " "), body: body,
+		definer: strings.Contains(header, "SECURITY DEFINER"), settings: len(setClause.FindAllString(header, -1)),
+		definition: "CREATE OR REPLACE " + text[:start[1]+len(body)] + strings.TrimSpace(end),
+	}
+	f.signature = "function" + strings.TrimPrefix(f.signature, "FUNCTION")
+	if end != "$$;" {
+		f.body = parsed[name]
+	}
+	return f, nil
 }
 
 // sameVersion recognises the function that says which version of the schema is installed, when it is that of the migrations.

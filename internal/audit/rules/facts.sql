@@ -109,7 +109,9 @@ fence_expression AS MATERIALIZED (
 moving AS MATERIALIZED (
     SELECT m.root, count(DISTINCT a.attname) AS keys,
            CASE WHEN bool_and(a.attname IS NOT NULL)
-                THEN string_agg(DISTINCT format('(new.%1$s IS DISTINCT FROM old.%1$s)', quote_ident(a.attname)) COLLATE "C", ' OR ') END AS condition
+                THEN string_agg(DISTINCT format(CASE WHEN a.atttypid = 'text'::regtype THEN '(new.%1$s IS DISTINCT FROM old.%1$s)'
+                                                     ELSE '((new.%1$s)::text IS DISTINCT FROM (old.%1$s)::text)' END,
+                                                quote_ident(a.attname)) COLLATE "C", ' OR ') END AS condition
       FROM fence f
       JOIN tree m ON m.root = f.root
       JOIN pg_partitioned_table p ON p.partrelid = m.relid
