@@ -513,7 +513,7 @@ func TestJSONPageNamesEveryField(t *testing.T) {
 	busy := hold(t, pool, locked)
 	commands := []string{
 		"status", "violations", "fence list", "fence show account/7", "fence claim account/7", "fence lower account/7 1 --reason test",
-		"token next", "epoch show", "protect public.jobs --observe", "version", "demo sleeping-owner", "demo --list",
+		"token next", "epoch show", "epoch adopt etcd 2", "protect public.jobs --observe", "audit --fail-on never", "version", "demo sleeping-owner", "demo --list",
 		"protect " + locked + " --lock-timeout 10ms --retries 0",
 	}
 	for _, command := range commands {
