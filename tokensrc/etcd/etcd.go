@@ -8,7 +8,7 @@
 // Not used as a token, because they do not identify a tenure: the revision in a response's header (concurrency.Mutex.Header,
 // Election.Header), which is the store's and can exceed the next holder's CreateRevision.
 //
-// The incarnation of an etcd is its cluster id. A cluster that is restored from a snapshot under a new --initial-cluster-token or
+// The incarnation of an etcd is its cluster id, in decimal as "etcdctl endpoint status -w fields" shows it. A cluster that is restored from a snapshot under a new --initial-cluster-token or
 // with other peer URLs has a new one. Restored under the same token and the same URLs it has not; then only the fence, which
 // refuses its tokens, tells (fenced.ErrSourceBehind). Restore with --bump-revision and --mark-compacted, or adopt a new epoch.
 package etcd
@@ -331,7 +331,7 @@ func (c *claim) finish(ctx context.Context, name string, head *mvccpb.KeyValue, 
 	var token fenced.Token
 	if err == nil {
 		o := c.source.options
-		token, err = tenure.Stamp(ctx, o.Epochs, o.SourceName, strconv.FormatUint(cluster, 16), head.CreateRevision)
+		token, err = tenure.Stamp(ctx, o.Epochs, o.SourceName, strconv.FormatUint(cluster, 10), head.CreateRevision)
 	}
 	if err != nil {
 		cleanup, cancel := tenure.CleanupContext(ctx)
