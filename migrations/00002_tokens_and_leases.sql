@@ -37,6 +37,10 @@ $$;
 -- A new token, greater than every token of this database before it. Use it only once its transaction
 -- has committed: a crash before that may issue it again.
 --
+-- Locks: none, but for the first call in each incarnation (after installation, a promotion, a restore),
+-- which locks the source's row until the end of its transaction; the calls after it wait for that. Like a
+-- claim, it belongs in a short transaction.
+--
 -- Two things make a committed token safe from being issued twice. synchronous_commit, and a WAL
 -- record of this very transaction: nextval logs 32 numbers ahead, so a transaction that draws one of
 -- them writes no WAL, its commit flushes nothing, and the record that reserved the number may still

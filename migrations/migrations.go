@@ -193,6 +193,10 @@ func Up(ctx context.Context, pool *pgxpool.Pool, options *Options) (*Result, err
 // still hold the old ones, and would refuse them.
 func Down(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// What is not there need not be mentioned.
+		if _, err := tx.Exec(ctx, "SET LOCAL client_min_messages = warning"); err != nil {
+			return err
+		}
 		names := Files()
 		slices.Reverse(names)
 		for _, name := range names {
