@@ -232,7 +232,7 @@ func TestEveryRefusalSaysWhatWasRefusedAndUndoesTheTransaction(t *testing.T) {
 		"unclaimed, never": {under(35, "INSERT INTO public.accounts VALUES (2, 'x')"), unclaimed, "accounts", "",
 			fields{"fence": "account/2", "key": fields{"id": 2.0}, "presented": 35.0}, "never"},
 		"truncate, row":      {under(35, "TRUNCATE public.items"), truncate, "items", "last_fencing_token", fields{}, "TRUNCATE"},
-		"truncate, template": {under(35, "TRUNCATE public.accounts"), truncate, "accounts", "", fields{}, "TRUNCATE"},
+		"truncate, template": {under(35, "TRUNCATE public.accounts"), truncate, "accounts", "", fields{"fence": "account/{id}"}, "TRUNCATE"},
 		"claim, stale": {"SELECT fencing.claim('reports', 33)", stale, "fence", "token",
 			fields{"fence": "reports", "presented": 33.0, "stored": 34.0}, "stale"},
 		"claim, invalid": {"SELECT fencing.claim('reports', -1)", invalid, "fence", "token",
