@@ -109,7 +109,6 @@ func projectSettings(path string) (*project.Settings, string, error) {
 
 // printAudit shows the findings by severity and rule. What is to be pasted is on lines of its own, and never broken.
 func (a *app) printAudit(r *audit.Report, limit int) {
-	shown := 0
 	for i := 0; i < len(r.Findings); {
 		first := r.Findings[i]
 		if i == 0 || first.Severity != r.Findings[i-1].Severity {
@@ -118,7 +117,8 @@ func (a *app) printAudit(r *audit.Report, limit int) {
 		fmt.Fprintln(a.stdout)
 		a.paragraph("", first.Rule+": "+first.Why)
 		fmt.Fprintf(a.stdout, "%s\n", first.Docs)
-		for shown = 0; i < len(r.Findings) && r.Findings[i].Rule == first.Rule && r.Findings[i].Severity == first.Severity; i++ {
+		shown := 0
+		for ; i < len(r.Findings) && r.Findings[i].Rule == first.Rule && r.Findings[i].Severity == first.Severity; i++ {
 			if shown++; limit == 0 || shown <= limit {
 				a.printFinding(r.Findings[i])
 			}

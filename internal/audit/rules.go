@@ -40,17 +40,17 @@ var rules = []Rule{
 	{
 		Name: "guard-missing", Severity: Error,
 		Why:   "Writes of the kind that the missing guard would check are not checked: a lock holder that has lost its lock writes over its successor.",
-		parts: []part{{file: "guard-missing"}},
+		parts: []part{{file: "guard-missing"}, {file: "guard-missing.fences"}},
 	},
 	{
 		Name: "guard-disabled", Severity: Error,
 		Why:   "A trigger that is switched off checks nothing: every write gets through, with an old token or with none.",
-		parts: []part{{file: "guard-disabled"}, {file: "guard-disabled.replica"}},
+		parts: []part{{file: "guard-disabled"}, {file: "guard-disabled.replica"}, {file: "guard-disabled.fences"}},
 	},
 	{
 		Name: "guard-altered", Severity: Error,
 		Why:   "A guard that is not what was installed may let through what it should refuse, and nothing else would show it.",
-		parts: []part{{file: "guard-altered"}},
+		parts: []part{{file: "guard-altered"}, {file: "guard-altered.fences"}},
 	},
 	{
 		Name: "guard-not-last", Severity: Error,

@@ -211,6 +211,20 @@ var ruleCases = []ruleCase{
 		},
 	},
 	{
+		name:  "the triggers that keep named fences are dropped and switched off",
+		clean: protectedJobs,
+		then:  `DROP TRIGGER keep_fences ON fencing.fence; ALTER TABLE fencing.fence DISABLE TRIGGER keep_fence`,
+		want: []string{
+			"error guard-missing fencing.fence: its trigger keep_fences is gone: fences can be lowered and deleted by hand",
+			"error guard-disabled fencing.fence: its trigger keep_fence is switched off: fences can be lowered and deleted by hand",
+		},
+	},
+	{
+		name: "a trigger that keeps named fences is another",
+		then: `CREATE OR REPLACE TRIGGER keep_fence BEFORE UPDATE ON fencing.fence FOR EACH ROW WHEN (false) EXECUTE FUNCTION fencing.keep_fence()`,
+		want: []string{"error guard-altered fencing.fence: its trigger keep_fence is not the one that fencectl installed"},
+	},
+	{
 		name: "triggers run after the guards of a row fence",
 		clean: protectedJobs + `
 			CREATE FUNCTION public.pass() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';

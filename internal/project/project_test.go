@@ -45,12 +45,34 @@ audit:
 	}
 }
 
+// The example in the documentation is one that works.
+func TestTheDocumentedExampleIsRead(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/rules/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	settings, err := project.Parse("README.md", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := audit.Options{
+		Required: []string{"jobs", "billing.*", `"Order Items"`},
+		Exempt:   []audit.Exemption{{Table: "cache", Reason: "rebuilt every night"}, {Key: "observing:public.orders", Reason: "enforced from May on"}},
+	}
+	if diff := cmp.Diff(want, settings.Audit); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestWhatIsNotUnderstoodIsAnErrorWithItsLine(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
 		"audits: {}":                                       "fencectl.yaml:1: unknown key audits; did you mean audit?",
 		"\n\nwhatever: 1":                                  "fencectl.yaml:3: unknown key whatever; known: audit",
-		"audit:\n  requried: [jobs]":                       "fencectl.yaml:2: unknown key requried in audit; did you mean required?",
+		"audit:\n  require: [jobs]":                        "fencectl.yaml:2: unknown key require in audit; did you mean required?",
 		"audit: {exempt: [{tabel: x}]}":                    "fencectl.yaml:1: unknown key tabel in an entry of audit.exempt; did you mean table?",
 		"audit: []":                                        "fencectl.yaml:1: audit must be keys and values",
 		"[]":                                               "fencectl.yaml:1: the file must be keys and values",

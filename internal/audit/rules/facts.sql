@@ -237,4 +237,18 @@ unguarded AS MATERIALIZED (
        AND CASE WHEN d.part THEN true
                 WHEN d.relid <> d.root THEN own.names IS NULL
                 ELSE own.names = '{zzz_fencing_truncate}' AND (f.kind = 'template' OR d.relid IN (SELECT t.relid FROM token_column t)) END
+),
+
+-- The triggers that keep the named fences themselves from being lowered, renamed or deleted, and what is wrong with them.
+keeper AS MATERIALIZED (
+    SELECT k.name, k.definition, CASE WHEN t.oid IS NULL THEN 'missing' WHEN pg_get_triggerdef(t.oid) <> k.definition THEN 'altered'
+                                      WHEN t.tgenabled IN ('D', 'R') THEN 'disabled' END AS problem
+      FROM pg_class c
+      JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'fencing'
+     CROSS JOIN (VALUES
+         ('keep_fence', 'CREATE TRIGGER keep_fence BEFORE UPDATE ON fencing.fence FOR EACH ROW WHEN (((new.token < old.token) OR (new.name <> old.name))) EXECUTE FUNCTION fencing.keep_fence()'),
+         ('keep_fences', 'CREATE TRIGGER keep_fences BEFORE DELETE OR TRUNCATE ON fencing.fence FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence()')
+     ) AS k (name, definition)
+      LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = k.name
+     WHERE c.relname = 'fence' AND EXISTS (SELECT FROM guard_function f WHERE f.name = 'keep_fence')
 )
