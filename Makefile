@@ -27,7 +27,7 @@ help: ## Say what there is
 .PHONY: demo
 demo: ## Show the failure scenarios live, without and with fencing
 	@scripts/deps $(DEMO_DEPS)
-	$(GO) run ./cmd/fencectl demo $(DEMOFLAGS)
+	@$(GO) run ./cmd/fencectl demo $(DEMOFLAGS)
 
 .PHONY: build
 build: ## Build bin/fencectl
@@ -43,11 +43,12 @@ test-race: deps ## Run all tests under the race detector
 
 .PHONY: test-matrix
 test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
-	@set -e; for major in $(PG_MAJORS); do \
-		bin=$$(scripts/postgresql-binaries $$major); \
+	@failed=; for major in $(PG_MAJORS); do \
+		bin=$$(scripts/postgresql-binaries $$major) || exit; \
 		echo "PostgreSQL $$major, $$bin"; \
-		FENCECTL_PG_BIN=$$bin $(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(MATRIX_PACKAGES); \
-	done
+		FENCECTL_PG_BIN=$$bin $(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(MATRIX_PACKAGES) || failed="$$failed $$major"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed on PostgreSQL$$failed"; exit 1; }
 
 .PHONY: lint
 lint: ## Run the linters, and check formatting and go.mod
