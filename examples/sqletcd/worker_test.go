@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"log/slog"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencectl/fencectl/examples/internal/zombie"
+	"github.com/fencectl/fencectl/examples/sqletcd/jobdb"
+	"github.com/fencectl/fencectl/fenced"
+	"github.com/fencectl/fencectl/fencedtest"
+	"github.com/fencectl/fencectl/internal/etcdtest"
+	"github.com/fencectl/fencectl/internal/pgtest"
+	"github.com/fencectl/fencectl/tokensrc"
+	"github.com/fencectl/fencectl/tokensrc/etcd"
+	"github.com/fencectl/fencectl/tokensrc/postgres"
+)
+
+func database(t *testing.T) (*pgxpool.Pool, *sql.DB) {
+	t.Helper()
+	pool := pgtest.New(t)
+	db := open(pool)
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := migrate(t.Context(), pool, db); err != nil {
+		t.Fatal(err)
+	}
+	return pool, db
+}
+
+func newWorker(name string, db *sql.DB, source tokensrc.Source) *Worker {
+	return &Worker{
+		Name: name, DB: db, Source: source, Log: slog.New(slog.DiscardHandler),
+		Print: func(context.Context, jobdb.Job, int32) error { return nil },
+	}
+}
+
+func TestAZombieDoesNotWriteOverItsSuccessor(t *testing.T) {
+	pool, db := database(t)
+	client := etcdtest.Start(t, 1).Client(t)
+	id, err := jobdb.New(db).Enqueue(t.Context(), jobdb.EnqueueParams{Customer: "ACME", Pages: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := etcd.NewMutex(client, &etcd.Options{Epochs: postgres.NewEpochs(pool)})
+
+	// The first worker falls asleep over its second page.
+	asleep, wake := make(chan struct{}), make(chan struct{})
+	first := newWorker("first", db, zombie.Source(source))
+	first.Print = func(_ context.Context, _ jobdb.Job, page int32) error {
+		if page == 2 {
+			close(asleep)
+			<-wake
+		}
+		return nil
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := first.next(t.Context())
+		result <- err
+	}()
+	select {
+	case <-asleep:
+	case err := <-result:
+		t.Fatalf("the first worker ended early: %v", err)
+	}
+
+	// etcd drops its lock, and another worker finishes the job, from where the first was.
+	deleted, err := client.Delete(t.Context(), "fencing/mutex/"+url.PathEscape(fence(id))+"/", clientv3.WithPrefix())
+	if err != nil || deleted.Deleted != 1 {
+		t.Fatalf("%v, %v: where is the lock?", deleted, err)
+	}
+	var pages []int32
+	second := newWorker("second", db, source)
+	second.Print = func(_ context.Context, _ jobdb.Job, page int32) error {
+		pages = append(pages, page)
+		return nil
+	}
+	if worked, err := second.next(t.Context()); !worked || err != nil {
+		t.Fatalf("the second worker: %v, %v", worked, err)
+	}
+	if len(pages) != 2 || pages[0] != 2 {
+		t.Errorf("the second worker did the pages %v, want 2 and 3", pages)
+	}
+
+	close(wake)
+	if err := <-result; !errors.Is(err, fenced.ErrStale) {
+		t.Errorf("the zombie ended with %v, want ErrStale", err)
+	}
+	var progress jobdb.Progress
+	err = db.QueryRowContext(t.Context(), `SELECT job_id, done, worker FROM sqletcd.progress`).Scan(&progress.JobID, &progress.Done, &progress.Worker)
+	if want := (jobdb.Progress{JobID: id, Done: 3, Worker: "second"}); err != nil || progress != want {
+		t.Errorf("the table has %+v, %v, want %+v", progress, err, want)
+	}
+}
+
+// The program's write function, in the failures that the kit knows. This is what a program's own tests would have.
+func TestSaveIsFenced(t *testing.T) {
+	pool, db := database(t)
+	id, err := jobdb.New(db).Enqueue(t.Context(), jobdb.EnqueueParams{Customer: "ACME", Pages: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fencedtest.Run(t, fencedtest.Config{
+		Pool:  pool,
+		Fence: fence(id),
+		WriteSQL: func(ctx context.Context, db *sql.DB, grant fenced.Grant) error {
+			done, err := jobdb.New(db).PagesDone(ctx, id)
+			if err != nil {
+				return err
+			}
+			return newWorker("w", db, nil).save(ctx, grant, id, done+1)
+		},
+		Applied: func(ctx context.Context, _ *pgxpool.Pool) (int, error) {
+			done, err := jobdb.New(db).PagesDone(ctx, id)
+			return int(done), err
+		},
+	})
+}
+
+func TestAWriteThatWasForgottenIsRefused(t *testing.T) {
+	_, db := database(t)
+	id, err := jobdb.New(db).Enqueue(t.Context(), jobdb.EnqueueParams{Customer: "ACME", Pages: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = jobdb.New(db).SaveProgress(t.Context(), jobdb.SaveProgressParams{JobID: id, Done: 1, Worker: "nobody"})
+	if !errors.Is(err, fenced.ErrUnfenced) {
+		t.Errorf("a write without a token: %v, want ErrUnfenced", err)
+	}
+}
+
+func TestTheProgramDoesTheJobsAndEndsWhenItIsTold(t *testing.T) {
+	pool, _ := database(t)
+	cluster := etcdtest.Start(t, 1)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{
+			"-dsn", pgtest.DSN(t, pool), "-etcd", cluster.Endpoints()[0], "-workers", "3", "-enqueue", "5", "-pages", "2", "-page", "1ms",
+		}, io.Discard)
+	}()
+	const open = `SELECT count(*) FROM sqletcd.job j WHERE j.pages > coalesce((SELECT done FROM sqletcd.progress p WHERE p.job_id = j.id), 0)`
+	jobs := func() int64 { return pgtest.Value[int64](t, pool, `SELECT count(*) FROM sqletcd.job`) }
+	for deadline := time.Now().Add(time.Minute); jobs() < 5 || pgtest.Value[int64](t, pool, open) > 0; time.Sleep(20 * time.Millisecond) {
+		select {
+		case err := <-ended:
+			t.Fatalf("the program ended by itself: %v", err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the jobs are not done")
+		}
+	}
+	interrupt()
+	if err := <-ended; err != nil {
+		t.Errorf("the program ended with %v", err)
+	}
+	if left, err := cluster.Client(t).Get(t.Context(), "fencing/", clientv3.WithPrefix()); err != nil || left.Count > 0 {
+		t.Errorf("%d locks were not released, %v", left.Count, err)
+	}
+}
