@@ -25,6 +25,7 @@ import (
 type ruleCase struct {
 	name  string
 	from  int      // the first server version that has what the case needs
+	until int      // the last one; 0: all that follow
 	clean string   // SQL; what then is there gives no finding
 	then  string   // SQL; what somebody does
 	want  []string // severity, rule, object and message of each finding; the message may be cut at "…"
@@ -249,6 +250,20 @@ var ruleCases = []ruleCase{
 		then: `CREATE TRIGGER zzzz_insert BEFORE INSERT ON public.events FOR EACH ROW EXECUTE FUNCTION public.pass()`,
 		want: []string{"error guard-not-last public.events: its trigger zzzz_insert runs after zzz_fencing_insert…"},
 		from: 15,
+	},
+	{
+		// Before PostgreSQL 15 renaming a trigger leaves its clones as they are.
+		name:  "a trigger runs after the guards of a partitioned table, and its clones after theirs",
+		until: 14,
+		clean: partitionedEvents + `SELECT fencing.protect('public.events');
+			CREATE FUNCTION public.pass() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';`,
+		then: `CREATE TRIGGER zzzz_touch BEFORE UPDATE ON public.events FOR EACH ROW EXECUTE FUNCTION public.pass()`,
+		want: []string{
+			"error guard-not-last public.events: its trigger zzzz_touch runs after zzz_fencing_update…",
+			"error guard-not-last public.events_eu: its trigger zzzz_touch runs after zzz_fencing_update…",
+			"error guard-not-last public.events_eu_2026: its trigger zzzz_touch runs after zzz_fencing_update…",
+			"error guard-not-last public.events_us: its trigger zzzz_touch runs after zzz_fencing_update…",
+		},
 	},
 	{
 		name: "triggers after the guard of a constant fence do no harm",
@@ -477,6 +492,9 @@ func TestEachRuleFindsWhatItIsForAndItsFixMendsIt(t *testing.T) {
 			t.Parallel()
 			if pgtest.ServerVersion(t) < c.from {
 				t.Skipf("needs PostgreSQL %d", c.from)
+			}
+			if c.until > 0 && pgtest.ServerVersion(t) > c.until {
+				t.Skipf("needs PostgreSQL %d at most", c.until)
 			}
 			pool := pgtest.New(t)
 			database := pgtest.Value[string](t, pool, "SELECT quote_ident(current_database())")
