@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,8 +257,16 @@ func TestDownIsRefusedWhileATableIsProtectedAndChangesNothing(t *testing.T) {
 // A standby is a server that could become the primary: what is wanted there is an address, not a schema.
 func TestAStandbyIsRefused(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join("/tmp", fmt.Sprintf("fencectl-standby-%d", os.Getpid()))
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	// Not t.TempDir, which lets nobody but the test's own user in: where that is root, the server runs as another.
+	parent, err := os.MkdirTemp("", "fencectl-standby-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(parent) })
+	if err := os.Chmod(parent, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(parent, "data")
 	server, err := pgserver.Start(t.Context(), &pgserver.Options{DataDir: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +281,7 @@ func TestAStandbyIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer standby.Stop(t.Context())
+	defer standby.Stop(t.Context()) //nolint:errcheck // nothing is kept
 	pool, err := pgxpool.New(t.Context(), standby.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
