@@ -7,6 +7,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -75,7 +76,7 @@ func run(ctx context.Context, args []string, output io.Writer) error {
 		}
 	}
 
-	client, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(*endpoints, ","), DialTimeout: 5 * time.Second})
+	client, err := connect(ctx, strings.Split(*endpoints, ","))
 	if err != nil {
 		return err
 	}
@@ -112,6 +113,20 @@ func open(pool *pgxpool.Pool) *sql.DB {
 	db := sql.OpenDB(fenced.Connector(stdlib.GetPoolConnector(pool)))
 	db.SetMaxIdleConns(0) // it is the pool that keeps connections
 	return db
+}
+
+// connect also asks etcd something: its client connects only when it is used, and then tries for as long as it is let.
+func connect(ctx context.Context, endpoints []string) (*clientv3.Client, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := client.Get(ctx, "fencing/", clientv3.WithCountOnly()); err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd at %s: %w", endpoints, err), client.Close())
+	}
+	return client, nil
 }
 
 //go:embed migrations/*.sql

@@ -90,6 +90,26 @@ func TestAZombieDoesNotWriteOverItsSuccessor(t *testing.T) {
 	}
 }
 
+// A worker that is awake hears that its lock is gone before it writes, and takes it as it takes the database's refusal.
+func TestAWorkerThatHearsOfItsLossStopsThatJobAlone(t *testing.T) {
+	pool := database(t)
+	if _, err := jobdb.New(pool).Enqueue(t.Context(), jobdb.EnqueueParams{Customer: "ACME", Pages: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorker("w", pool, postgres.NewLease(pool, &postgres.LeaseOptions{TTL: time.Second}))
+	w.Print = func(ctx context.Context, _ jobdb.Job, _ int32) error {
+		pgtest.Exec(t, pool, `UPDATE fencing.lease SET expires_at = pg_catalog.clock_timestamp()`)
+		<-ctx.Done() // at the next renewal
+		return nil
+	}
+	if worked, err := w.next(t.Context()); !worked || !lost(err) {
+		t.Errorf("%v, %v, want the loss of the lock", worked, err)
+	}
+	if rows := pgtest.Value[int64](t, pool, `SELECT count(*) FROM worker.progress`); rows != 0 {
+		t.Errorf("it has written all the same")
+	}
+}
+
 // The program's write function, in the failures that the kit knows. This is what a program's own tests would have.
 func TestSaveIsFenced(t *testing.T) {
 	pool := database(t)
