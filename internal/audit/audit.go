@@ -13,7 +13,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,6 +32,9 @@ const (
 	Warning Severity = "warning" // a fence is missing, or weaker than it looks
 	Info    Severity = "info"    // worth knowing
 )
+
+// Off, among Options.Severities, is the severity of a rule that is not to report anything.
+const Off Severity = "off"
 
 // Severities lists them, the worst first.
 func Severities() []Severity { return []Severity{Error, Warning, Info} }
@@ -65,13 +70,42 @@ type Skipped struct {
 	Reason string `json:"reason"` // what was missing, and what gives it
 }
 
+// Ended is an exemption that exempts nothing any more: its last day has passed.
+type Ended struct {
+	Table  string `json:"table,omitempty"` // as the exemption has it; one of the two
+	Key    string `json:"key,omitempty"`
+	Until  string `json:"until"` // the day that was its last: 2027-03-31
+	Reason string `json:"reason"`
+}
+
 // Report is the outcome of an audit. Its JSON is what fencectl audit prints.
 type Report struct {
 	Version  int       `json:"version"`  // 1
 	Findings []Finding `json:"findings"` // the worst severity first, then by rule, then the busiest table first
 	Summary  Summary   `json:"summary"`
 	Skipped  []Skipped `json:"skipped"`
+	Ended    []Ended   `json:"ended_exemptions,omitempty"`
+
+	// Tables are those that Summary counts, by schema and name.
+	Tables []Table `json:"-"`
+
+	// Unmatched are the required patterns that no table matches; without Options.AllowUnmatched there are none.
+	Unmatched []string `json:"-"`
 }
+
+// A Table is one that could have a fence, its partitions and their writes included.
+type Table struct {
+	Schema, Name string // as in the catalog
+	Label        string // quoted as SQL wants it
+	Fenced       bool
+	Exempt       bool // it has no fence, and needs none
+
+	// Rows written since the table's statistics began.
+	Inserted, Updated, Deleted int64
+}
+
+// Written is the number of rows that were inserted, updated or deleted.
+func (t Table) Written() int64 { return t.Inserted + t.Updated + t.Deleted }
 
 // Worst is the worst severity among the findings; "" without any.
 func (r *Report) Worst() Severity {
@@ -86,6 +120,17 @@ type Exemption struct {
 	Table  string // tables, as SCHEMA.NAME, NAME or a pattern, that need no fence; where one has a fence it is audited all the same
 	Key    string // one finding, by its key
 	Reason string // must not be empty
+
+	// Until is the last day on which it holds, by UTC: a date, whatever the time of day. Zero: it has no end.
+	Until time.Time
+}
+
+// name is what it exempts.
+func (e Exemption) name() string { return cmp.Or(e.Table, e.Key) }
+
+// endedBy says whether its last day has passed.
+func (e Exemption) endedBy(now time.Time) bool {
+	return !e.Until.IsZero() && e.Until.Format(time.DateOnly) < now.UTC().Format(time.DateOnly)
 }
 
 // Options say what the project demands. Nil means: nothing, and no exemptions.
@@ -96,6 +141,17 @@ type Options struct {
 
 	// Exempt is what is not reported.
 	Exempt []Exemption
+
+	// Severities are those of a rule's findings, by the rule's name, where they are not to have their own; Off: there are to be
+	// none. A required table without a fence is an error all the same.
+	Severities map[string]Severity
+
+	// AllowUnmatched lists required patterns that no table matches in the report, where it would be an error otherwise: the
+	// table may be in another database of several.
+	AllowUnmatched bool
+
+	// Now is when an exemption has ended or not. Default: the time of the audit.
+	Now time.Time
 }
 
 // An OptionError is an option that means nothing, or nothing in this database. A requirement that silently matches no table
@@ -106,6 +162,11 @@ type OptionError struct {
 }
 
 func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
+
+// Unmatched is the error of a required pattern that matches no table.
+func Unmatched(pattern string) error {
+	return &OptionError{Option: pattern, Reason: "no table matches it, although it is required to be fenced"}
+}
 
 // DB begins transactions: a pool or a connection.
 type DB interface {
@@ -147,12 +208,6 @@ func Run(ctx context.Context, db DB, options *Options) (*Report, error) {
 	}
 }
 
-// table is one that could have a fence.
-type table struct {
-	schema, name string
-	fenced       bool
-}
-
 // finding is one as the rules' statement returns it.
 type finding struct {
 	rule, object  string
@@ -168,7 +223,7 @@ type finding struct {
 // observation is everything that one audit saw.
 type observation struct {
 	installed bool
-	tables    []table
+	tables    []Table
 	findings  []finding
 	skipped   []Skipped
 }
@@ -266,15 +321,24 @@ func (o *observation) read(ctx context.Context, tx pgx.Tx, statement string) err
 			o.findings = append(o.findings, f)
 			continue
 		}
-		o.tables = append(o.tables, table{schema: *f.schema, name: *f.table, fenced: f.subject != nil})
+		t := Table{Schema: *f.schema, Name: *f.table, Label: f.object, Fenced: f.subject != nil}
+		for i, written := range []*int64{&t.Inserted, &t.Updated, &t.Deleted} {
+			if *written, err = strconv.ParseInt(f.command[i], 10, 64); err != nil {
+				return err
+			}
+		}
+		o.tables = append(o.tables, t)
 	}
 	return rows.Err()
 }
 
 // demands are compiled options.
 type demands struct {
-	required []tableref.Pattern
-	exempt   []exemption
+	required       []tableref.Pattern
+	exempt         []exemption // those that hold
+	ended          []Ended
+	severities     map[string]Severity
+	allowUnmatched bool
 }
 
 type exemption struct {
@@ -283,7 +347,19 @@ type exemption struct {
 }
 
 func compile(options *Options) (*demands, error) {
-	wanted := &demands{}
+	wanted := &demands{severities: options.Severities, allowUnmatched: options.AllowUnmatched}
+	now := options.Now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	for name, severity := range options.Severities {
+		switch {
+		case ruleOrder(name) < 0:
+			return nil, &OptionError{Option: name, Reason: "there is no rule of this name"}
+		case severity != Off && !slices.Contains(Severities(), severity):
+			return nil, &OptionError{Option: name, Reason: fmt.Sprintf("%q is no severity", severity)}
+		}
+	}
 	for _, text := range options.Required {
 		pattern, err := tableref.Parse(text)
 		if err != nil {
@@ -292,7 +368,7 @@ func compile(options *Options) (*demands, error) {
 		wanted.required = append(wanted.required, pattern)
 	}
 	for _, e := range options.Exempt {
-		name := cmp.Or(e.Table, e.Key, "an exemption")
+		name := cmp.Or(e.name(), "an exemption")
 		switch {
 		case (e.Table == "") == (e.Key == ""):
 			return nil, &OptionError{Option: name, Reason: "an exemption names either a table or a key"}
@@ -306,6 +382,10 @@ func compile(options *Options) (*demands, error) {
 				return nil, &OptionError{Option: name, Reason: err.Error()}
 			}
 			compiled.table = &pattern
+		}
+		if e.endedBy(now) {
+			wanted.ended = append(wanted.ended, Ended{Table: e.Table, Key: e.Key, Until: e.Until.Format(time.DateOnly), Reason: e.Reason})
+			continue
 		}
 		wanted.exempt = append(wanted.exempt, compiled)
 	}
@@ -326,26 +406,38 @@ func (d *demands) exemptsKey(key string) bool {
 
 // report turns what was seen into what is said about it.
 func (o *observation) report(wanted *demands) (*Report, error) {
-	report := &Report{Version: 1, Findings: []Finding{}, Skipped: []Skipped{}}
-	report.Skipped = append(report.Skipped, o.skipped...)
-
-	for _, pattern := range wanted.required {
-		if !slices.ContainsFunc(o.tables, func(t table) bool { return pattern.MatchTable(t.schema, t.name) }) {
-			return nil, &OptionError{Option: pattern.String(), Reason: "no table matches it, although it is required to be fenced"}
+	report := &Report{Version: 1, Findings: []Finding{}, Skipped: []Skipped{}, Ended: wanted.ended, Tables: o.tables}
+	for _, s := range o.skipped {
+		if wanted.severities[s.Rule] != Off {
+			report.Skipped = append(report.Skipped, s)
 		}
 	}
+
+	for _, pattern := range wanted.required {
+		if slices.ContainsFunc(o.tables, func(t Table) bool { return pattern.MatchTable(t.Schema, t.Name) }) {
+			continue
+		}
+		if !wanted.allowUnmatched {
+			return nil, Unmatched(pattern.String())
+		}
+		report.Unmatched = append(report.Unmatched, pattern.String())
+	}
+	slices.SortFunc(o.tables, func(a, b Table) int {
+		return cmp.Or(cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+	})
 	unfenced := map[[2]string]bool{}
 	report.Summary.Tables = len(o.tables)
-	for _, t := range o.tables {
+	for i := range o.tables {
+		t := &o.tables[i]
 		switch {
-		case t.fenced:
+		case t.Fenced:
 			report.Summary.Fenced++
-		case wanted.exemptsTable(t.schema, t.name):
+			continue
+		case wanted.exemptsTable(t.Schema, t.Name):
 			report.Summary.Exempt++
-			unfenced[[2]string{t.schema, t.name}] = true
-		default:
-			unfenced[[2]string{t.schema, t.name}] = true
+			t.Exempt = true
 		}
+		unfenced[[2]string{t.Schema, t.Name}] = true
 	}
 
 	weights := map[string]float64{}
@@ -357,6 +449,9 @@ func (o *observation) report(wanted *demands) (*Report, error) {
 		}
 		if f.severity != nil {
 			out.Severity = Severity(*f.severity)
+		}
+		if severity, ok := wanted.severities[rule.Name]; ok {
+			out.Severity = severity
 		}
 		if f.subject != nil {
 			out.Key += ":" + *f.subject
@@ -374,7 +469,7 @@ func (o *observation) report(wanted *demands) (*Report, error) {
 				out.Severity = Error
 			}
 		}
-		if wanted.exemptsKey(out.Key) {
+		if out.Severity == Off || wanted.exemptsKey(out.Key) {
 			continue
 		}
 		weights[out.Key] = f.weight
