@@ -28,6 +28,8 @@ type applyFlags struct {
 	retries     int
 	dryRun      bool
 	format      *choice
+
+	notQuiet []noisyTable // enforce --if-quiet: what the plan leaves out, for the report
 }
 
 func (f *applyFlags) register(cmd *cobra.Command) {
@@ -209,43 +211,78 @@ the table again continues where it was, unless --drop-column says otherwise (onl
 }
 
 func (a *app) enforceCommand() *cobra.Command {
-	return a.switchCommand("enforce", "Refuse what protected tables only observed so far",
-		`Refuse violations on protected tables instead of recording them. Look at fencectl violations first: what it lists would be
-refused from now on.`,
-		`  fencectl enforce jobs
-  fencectl enforce 'billing.*' --dry-run`, protect.Enforce)
-}
-
-func (a *app) observeCommand() *cobra.Command {
-	return a.switchCommand("observe", "Record violations on protected tables instead of refusing them",
-		`Record violations on protected tables, in fencing.violation, instead of refusing them: nothing keeps a stale holder from
-writing until fencectl enforce. fencectl violations lists what was recorded.`,
-		`  fencectl observe jobs
-  fencectl observe 'billing.*' --dry-run`, protect.Observe)
-}
-
-func (a *app) switchCommand(use, short, long, example string, plan func([]tableref.Table) []protect.Step) *cobra.Command {
-	var flags applyFlags
+	var (
+		flags applyFlags
+		quiet quietFlags
+	)
 	cmd := &cobra.Command{
-		Use:               use + " TABLE...",
-		Short:             short,
-		Long:              long + "\n\n" + tableArguments + " A pattern means the protected tables that match it.\n\n" + exitStatus,
-		Example:           example,
+		Use:   "enforce TABLE...",
+		Short: "Refuse what protected tables only observed so far",
+		Long: `Refuse violations on protected tables instead of recording them. Look at fencectl violations first: what it lists would be
+refused from now on.
+
+With --if-quiet 7d only tables are enforced that have been observed, by all their guards and as they are now, for at least the last 7
+days, without a violation in that time. The others are named, with what is against it, and the exit status is 1. Quiet is not proof:
+a writer that runs once a month is not seen in a week.
+
+PostgreSQL keeps no time for a trigger. Since when a table is observed is known from the server's commit timestamps
+(track_commit_timestamp), else from the recorded violations (one that a transaction after the one that made the guards
+caused, on any table, shows that they were there). Where neither tells, the table counts as not quiet, unless you say since when it is
+observed: --observed-since. What the server knows goes before what you say. A guard that was changed, also by another mode or limit,
+starts anew.
+
+` + tableArguments + " A pattern means the protected tables that match it.\n\n" + exitStatus,
+		Example: `  fencectl enforce jobs
+  fencectl enforce 'billing.*' --dry-run
+  fencectl enforce 'billing.*' --if-quiet 7d --observed-since 2026-01-31`,
 		Args:              arguments(cobra.MinimumNArgs(1), "at least one table"),
 		ValidArgsFunction: a.completeTables,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.changeProtected(cmd, args, flags, func(tables []tableref.Table, current map[int64]protect.Protection) ([]protect.Step, error) {
-				for _, t := range tables {
-					if _, ok := current[t.OID]; !ok {
-						return nil, refuse("table %s is not protected; run: fencectl protect %s", t.Quoted, shellQuote(t.Quoted))
-					}
+			if !cmd.Flags().Changed("if-quiet") {
+				if cmd.Flags().Changed("observed-since") {
+					return &usageError{cmd, "--observed-since goes with --if-quiet"}
 				}
-				return plan(tables), nil
-			})
+				return a.changeProtected(cmd, args, flags, switching(protect.Enforce))
+			}
+			return a.enforceQuiet(cmd, args, flags, quiet)
+		},
+	}
+	quiet.register(cmd)
+	flags.register(cmd)
+	return cmd
+}
+
+func (a *app) observeCommand() *cobra.Command {
+	var flags applyFlags
+	cmd := &cobra.Command{
+		Use:   "observe TABLE...",
+		Short: "Record violations on protected tables instead of refusing them",
+		Long: `Record violations on protected tables, in fencing.violation, instead of refusing them: nothing keeps a stale holder from
+writing until fencectl enforce. fencectl violations lists what was recorded.
+
+` + tableArguments + " A pattern means the protected tables that match it.\n\n" + exitStatus,
+		Example: `  fencectl observe jobs
+  fencectl observe 'billing.*' --dry-run`,
+		Args:              arguments(cobra.MinimumNArgs(1), "at least one table"),
+		ValidArgsFunction: a.completeTables,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changeProtected(cmd, args, flags, switching(protect.Observe))
 		},
 	}
 	flags.register(cmd)
 	return cmd
+}
+
+// switching plans the same change for tables that must be protected already.
+func switching(plan func([]tableref.Table) []protect.Step) func([]tableref.Table, map[int64]protect.Protection) ([]protect.Step, error) {
+	return func(tables []tableref.Table, current map[int64]protect.Protection) ([]protect.Step, error) {
+		for _, t := range tables {
+			if _, ok := current[t.OID]; !ok {
+				return nil, refuse("table %s is not protected; run: fencectl protect %s", t.Quoted, shellQuote(t.Quoted))
+			}
+		}
+		return plan(tables), nil
+	}
 }
 
 // changeProtected is the frame of the commands that work on tables that are protected already.
@@ -253,32 +290,43 @@ func (a *app) changeProtected(
 	cmd *cobra.Command, args []string, flags applyFlags,
 	plan func([]tableref.Table, map[int64]protect.Protection) ([]protect.Step, error),
 ) error {
-	if err := flags.check(cmd); err != nil {
-		return err
-	}
-	server, err := a.open(cmd.Context(), connect.Options{Installed: true, Write: !flags.dryRun})
+	server, tables, current, err := a.openProtected(cmd, args, flags)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	catalog, err := tableref.Read(cmd.Context(), server.Pool)
-	if err != nil {
-		return err
-	}
-	current, err := protect.Current(cmd.Context(), server.Pool)
-	if err != nil {
-		return err
-	}
-	protected := func(t tableref.Table) bool { _, ok := current[t.OID]; return ok }
-	tables, err := catalog.Resolve(args, protected, "protected table")
-	if err != nil {
-		return err
-	}
 	steps, err := plan(tables, current)
 	if err != nil {
 		return err
 	}
 	return a.apply(cmd.Context(), server, steps, flags)
+}
+
+// openProtected connects, and finds the tables that the arguments mean: a pattern means protected ones. The caller closes the server.
+func (a *app) openProtected(cmd *cobra.Command, args []string, flags applyFlags) (_ *connect.Server, _ []tableref.Table, _ map[int64]protect.Protection, err error) {
+	if err := flags.check(cmd); err != nil {
+		return nil, nil, nil, err
+	}
+	server, err := a.open(cmd.Context(), connect.Options{Installed: true, Write: !flags.dryRun})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			server.Close()
+		}
+	}()
+	catalog, err := tableref.Read(cmd.Context(), server.Pool)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	current, err := protect.Current(cmd.Context(), server.Pool)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	protected := func(t tableref.Table) bool { _, ok := current[t.OID]; return ok }
+	tables, err := catalog.Resolve(args, protected, "protected table")
+	return server, tables, current, err
 }
 
 // emitSteps writes the plan as one migration.
@@ -326,10 +374,11 @@ func (a *app) emitSteps(steps []protect.Step, format migrationfile.Format, dir, 
 
 // changeReport is what protect, unprotect, enforce and observe print with --format json. Every table is in one of the lists.
 type changeReport struct {
-	Version  int             `json:"version"`   // 1
-	Applied  []changedTable  `json:"applied"`   // changed, and committed
-	Failed   []failedTable   `json:"failed"`    // left as they were, but for those whose outcome is unknown
-	NotTried []tableIdentity `json:"not_tried"` // left as they were: the command was interrupted, or lost the server
+	Version  int             `json:"version"`            // 1
+	Applied  []changedTable  `json:"applied"`            // changed, and committed
+	Failed   []failedTable   `json:"failed"`             // left as they were, but for those whose outcome is unknown
+	NotTried []tableIdentity `json:"not_tried"`          // left as they were: the command was interrupted, or lost the server
+	NotQuiet []noisyTable    `json:"not_quiet,omitzero"` // left as they were: enforce --if-quiet; absent without
 }
 
 // tableIdentity names a table as the catalog does, without quotes.
@@ -364,7 +413,9 @@ func (a *app) apply(ctx context.Context, server *connect.Server, steps []protect
 		Progress:    func(e protect.Event) { a.progress(e, flags.format.json()) },
 	})
 	if flags.format.json() {
-		if err := printJSON(a.stdout, reportOf(result)); err != nil {
+		report := reportOf(result)
+		report.NotQuiet = flags.notQuiet
+		if err := printJSON(a.stdout, report); err != nil {
 			return err
 		}
 	}
