@@ -9,15 +9,18 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/spelling"
+	"github.com/fencectl/fencectl/internal/tableref"
 )
 
 // FileName is the name of the file.
@@ -26,6 +29,40 @@ const FileName = "fencectl.yaml"
 // Settings are what a project's file says.
 type Settings struct {
 	Audit audit.Options
+
+	// Environments are what it says of each environment in particular, by name.
+	Environments map[string]Environment
+}
+
+// An Environment is what holds in one of the places where the project's databases are, beside what holds in all of them.
+type Environment struct {
+	Audit audit.Options
+}
+
+// AuditIn is what holds for audits in an environment: what it requires and exempts is added to what holds everywhere, and its
+// severities come before those. The environment "" is none. The error says which environments there are.
+func (s *Settings) AuditIn(environment string) (*audit.Options, error) {
+	here, ok := s.Environments[environment]
+	if environment != "" && !ok {
+		known := slices.Sorted(maps.Keys(s.Environments))
+		if near, ok := spelling.Closest(environment, known); ok {
+			return nil, fmt.Errorf("there is no environment %s; did you mean %s?", environment, near)
+		}
+		if len(known) == 0 {
+			return nil, fmt.Errorf("there is no environment %s: there are none", environment)
+		}
+		return nil, fmt.Errorf("there is no environment %s; there are: %s", environment, strings.Join(known, ", "))
+	}
+	options := s.Audit
+	options.Required = slices.Concat(s.Audit.Required, here.Audit.Required)
+	options.Exempt = slices.Concat(s.Audit.Exempt, here.Audit.Exempt)
+	options.Severities = maps.Clone(s.Audit.Severities)
+	if options.Severities == nil {
+		options.Severities = here.Audit.Severities
+	} else {
+		maps.Copy(options.Severities, here.Audit.Severities)
+	}
+	return &options, nil
 }
 
 // An Error is something in the file that cannot be understood.
@@ -33,6 +70,7 @@ type Error struct {
 	File   string
 	Line   int // from 1; 0 when it is about the file as a whole
 	Reason string
+	Known  []string // the keys that are known in that place, when the reason is one that is not
 }
 
 func (e *Error) Error() string {
@@ -90,7 +128,8 @@ func Parse(name string, content []byte) (*Settings, error) {
 		return nil, reader.fail(&another, "there is more than one document")
 	}
 	return settings, reader.mapping(document.Content[0], "", map[string]read{
-		"audit": func(node *yaml.Node) error { return reader.audit(node, &settings.Audit) },
+		"audit":        func(node *yaml.Node) error { return reader.audit(node, "audit", &settings.Audit) },
+		"environments": func(node *yaml.Node) error { return reader.environments(node, settings) },
 	})
 }
 
@@ -103,45 +142,104 @@ func (r *reader) fail(node *yaml.Node, format string, args ...any) error {
 	return &Error{File: r.file, Line: node.Line, Reason: fmt.Sprintf(format, args...)}
 }
 
-func (r *reader) audit(node *yaml.Node, options *audit.Options) error {
-	return r.mapping(node, "audit", map[string]read{
+// environments reads a mapping whose keys are the project's own.
+func (r *reader) environments(node *yaml.Node, settings *Settings) error {
+	settings.Environments = map[string]Environment{}
+	return r.entries(node, "environments", func(key, value *yaml.Node) error {
+		name, err := r.text(key, "the name of an environment")
+		if err != nil {
+			return err
+		}
+		var e Environment
+		what := "environments." + name
+		err = r.mapping(value, what, map[string]read{
+			"audit": func(node *yaml.Node) error { return r.audit(node, what+".audit", &e.Audit) },
+		})
+		settings.Environments[name] = e
+		return err
+	})
+}
+
+func (r *reader) audit(node *yaml.Node, what string, options *audit.Options) error {
+	return r.mapping(node, what, map[string]read{
 		"required": func(node *yaml.Node) error {
-			return r.sequence(node, "audit.required", func(item *yaml.Node) error {
-				pattern, err := r.text(item, "a table in audit.required")
+			return r.sequence(node, what+".required", func(item *yaml.Node) error {
+				pattern, err := r.pattern(item, "a table in "+what+".required")
 				options.Required = append(options.Required, pattern)
 				return err
 			})
 		},
 		"exempt": func(node *yaml.Node) error {
-			return r.sequence(node, "audit.exempt", func(item *yaml.Node) error {
-				var e audit.Exemption
-				into := func(field *string, what string) read {
-					return func(node *yaml.Node) (err error) {
-						*field, err = r.text(node, what)
-						return err
-					}
-				}
-				err := r.mapping(item, "an entry of audit.exempt", map[string]read{
-					"table": into(&e.Table, "table"), "key": into(&e.Key, "key"), "reason": into(&e.Reason, "reason"),
-				})
-				switch {
-				case err != nil:
-					return err
-				case (e.Table == "") == (e.Key == ""):
-					return r.fail(item, "an entry of audit.exempt names either a table or the key of a finding")
-				case e.Reason == "":
-					return r.fail(item, "the exemption of %s needs a reason", e.Table+e.Key)
-				}
+			return r.sequence(node, what+".exempt", func(item *yaml.Node) error {
+				e, err := r.exemption(item, "an entry of "+what+".exempt")
 				options.Exempt = append(options.Exempt, e)
-				return nil
+				return err
 			})
 		},
+		"severities": func(node *yaml.Node) error { return r.severities(node, what+".severities", options) },
 	})
+}
+
+func (r *reader) exemption(node *yaml.Node, what string) (e audit.Exemption, err error) {
+	into := func(field *string, read func(*yaml.Node, string) (string, error), what string) read {
+		return func(node *yaml.Node) (err error) {
+			*field, err = read(node, what)
+			return err
+		}
+	}
+	err = r.mapping(node, what, map[string]read{
+		"table": into(&e.Table, r.pattern, "table"), "key": into(&e.Key, r.text, "key"), "reason": into(&e.Reason, r.text, "reason"),
+		"until": func(node *yaml.Node) (err error) {
+			e.Until, err = r.date(node, "until")
+			return err
+		},
+	})
+	switch {
+	case err != nil:
+		return e, err
+	case (e.Table == "") == (e.Key == ""):
+		return e, r.fail(node, "%s names either a table or the key of a finding", what)
+	case e.Reason == "":
+		return e, r.fail(node, "the exemption of %s needs a reason", e.Table+e.Key)
+	}
+	return e, nil
+}
+
+// severities reads a mapping whose keys are the names of rules.
+func (r *reader) severities(node *yaml.Node, what string, options *audit.Options) error {
+	var allowed []string
+	for _, severity := range append(audit.Severities(), audit.Off) {
+		allowed = append(allowed, string(severity))
+	}
+	options.Severities = map[string]audit.Severity{}
+	known := map[string]read{}
+	for _, rule := range audit.Rules() {
+		known[rule.Name] = func(node *yaml.Node) error {
+			node = resolved(node)
+			if node.Kind != yaml.ScalarNode || !slices.Contains(allowed, node.Value) {
+				return r.fail(node, "the severity of %s must be one of %s", rule.Name, strings.Join(allowed, ", "))
+			}
+			options.Severities[rule.Name] = audit.Severity(node.Value)
+			return nil
+		}
+	}
+	return r.mapping(node, what, known)
 }
 
 // mapping reads a mapping with exactly the keys that are known, each at most once. A key without value is one with an empty
 // value of its kind.
 func (r *reader) mapping(node *yaml.Node, what string, known map[string]read) error {
+	return r.entries(node, what, func(key, value *yaml.Node) error {
+		readValue, ok := known[key.Value]
+		if !ok {
+			return r.unknown(key, what, known)
+		}
+		return readValue(value)
+	})
+}
+
+// entries reads a mapping, whatever its keys, each of which may be there only once.
+func (r *reader) entries(node *yaml.Node, what string, entry func(key, value *yaml.Node) error) error {
 	node = resolved(node)
 	if empty(node) {
 		return nil
@@ -155,15 +253,11 @@ func (r *reader) mapping(node *yaml.Node, what string, known map[string]read) er
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]
-		readValue, ok := known[key.Value]
-		if !ok {
-			return r.unknown(key, what, known)
-		}
 		if seen[key.Value] {
 			return r.fail(key, "the key %s is there twice", key.Value)
 		}
 		seen[key.Value] = true
-		if err := readValue(value); err != nil {
+		if err := entry(key, value); err != nil {
 			return err
 		}
 	}
@@ -171,19 +265,17 @@ func (r *reader) mapping(node *yaml.Node, what string, known map[string]read) er
 }
 
 func (r *reader) unknown(key *yaml.Node, what string, known map[string]read) error {
-	names := make([]string, 0, len(known))
-	for name := range known {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	wrong := &Error{File: r.file, Line: key.Line, Known: slices.Sorted(maps.Keys(known))}
 	in := ""
 	if what != "" {
 		in = " in " + what
 	}
-	if near, ok := spelling.Closest(key.Value, names); ok {
-		return r.fail(key, "unknown key %s%s; did you mean %s?", key.Value, in, near)
+	if near, ok := spelling.Closest(key.Value, wrong.Known); ok {
+		wrong.Reason = fmt.Sprintf("unknown key %s%s; did you mean %s?", key.Value, in, near)
+	} else {
+		wrong.Reason = fmt.Sprintf("unknown key %s%s; known: %s", key.Value, in, strings.Join(wrong.Known, ", "))
 	}
-	return r.fail(key, "unknown key %s%s; known: %s", key.Value, in, strings.Join(names, ", "))
+	return wrong
 }
 
 func (r *reader) sequence(node *yaml.Node, what string, item read) error {
@@ -209,6 +301,28 @@ func (r *reader) text(node *yaml.Node, what string) (string, error) {
 		return "", r.fail(node, "%s must be a text", what)
 	}
 	return node.Value, nil
+}
+
+// pattern reads a table, or a pattern of tables.
+func (r *reader) pattern(node *yaml.Node, what string) (string, error) {
+	text, err := r.text(node, what)
+	if err != nil {
+		return "", err
+	}
+	if _, err := tableref.Parse(text); err != nil {
+		return "", r.fail(node, "%s", err)
+	}
+	return text, nil
+}
+
+// date reads a day. YAML has a kind of its own for those, and in quotes it is a text.
+func (r *reader) date(node *yaml.Node, what string) (time.Time, error) {
+	node = resolved(node)
+	day, err := time.Parse(time.DateOnly, node.Value)
+	if err != nil || node.Kind != yaml.ScalarNode {
+		return time.Time{}, r.fail(node, "%s must be a date, such as 2027-03-31", what)
+	}
+	return day, nil
 }
 
 func resolved(node *yaml.Node) *yaml.Node {
