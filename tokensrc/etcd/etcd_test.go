@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -17,9 +18,9 @@ func TestConformance(t *testing.T) {
 	for kind, newSource := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			cluster := etcdtest.Start(t, 1)
-			options := &etcd.Options{TTL: etcdtest.MinTTL}
+			options := &etcd.Options{TTL: 2 * time.Second}
 			sourcetest.Run(t, sourcetest.Config{
-				TTL: etcdtest.MinTTL,
+				TTL: options.TTL,
 				New: func(t testing.TB) tokensrc.Source { return newSource(cluster.Client(t), options) },
 				NewLinked: func(t testing.TB) (tokensrc.Source, sourcetest.Link) {
 					link := netfault.New(t, cluster.Endpoints()[0])

@@ -22,7 +22,7 @@ import (
 	"github.com/fencectl/fencectl/tokensrc/sourcetest"
 )
 
-const ttl = time.Second
+const ttl = 1500 * time.Millisecond
 
 // another is a pool of its own on the same database, as another process would have.
 func another(t testing.TB, pool *pgxpool.Pool, change func(*pgxpool.Config)) *pgxpool.Pool {

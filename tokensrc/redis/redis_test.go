@@ -17,7 +17,7 @@ import (
 func TestConformance(t *testing.T) {
 	server := redistest.Start(t)
 	watcher := server.Client(t, server.Addr())
-	options := &redis.Options{TTL: time.Second, PollEvery: 20 * time.Millisecond}
+	options := &redis.Options{TTL: 1500 * time.Millisecond, PollEvery: 20 * time.Millisecond}
 	sourcetest.Run(t, sourcetest.Config{
 		TTL: options.TTL,
 		New: func(t testing.TB) tokensrc.Source { return redis.New(server.Client(t, server.Addr()), options) },

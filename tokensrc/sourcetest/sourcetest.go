@@ -101,6 +101,7 @@ func Run(t *testing.T, config Config) {
 	t.Run("ServiceAwayWhileWaiting", s.awayWhileWaiting)
 	t.Run("ServiceAwayDuringRenewal", s.awayDuringRenewal)
 	t.Run("ServiceAwayAtRelease", s.awayAtRelease)
+	t.Run("NothingIsLeakedWhileTheServiceIsAway", s.nothingIsLeakedAway)
 }
 
 type suite struct{ Config }
@@ -734,4 +735,23 @@ func (s suite) awayAtRelease(t *testing.T) {
 		t.Errorf("the second try of a release freed somebody else's lock: %v", err)
 	}
 	release(t, next)
+}
+
+// nothingIsLeakedAway: what gave up on a service that was away must not go on waiting for it.
+func (s suite) nothingIsLeakedAway(t *testing.T) {
+	name := s.name(t)
+	source, link := s.NewLinked(t)
+	release(t, acquire(t, source, name))
+	goroutines := runtime.NumGoroutine()
+	link.Stall()
+	for range 12 {
+		ctx, cancel := context.WithTimeout(t.Context(), s.TTL/20)
+		if grant, err := source.Acquire(ctx, name); err == nil {
+			t.Fatalf("Acquire without the service granted %v", grant.Token())
+		}
+		cancel()
+	}
+	link.Heal()
+	release(t, acquireEventually(t, source, name))
+	settle(t, "goroutines", goroutines+8, runtime.NumGoroutine) // a client that reconnected may have more than before, but not one for each call
 }

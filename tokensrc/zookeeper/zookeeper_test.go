@@ -1,9 +1,12 @@
 package zookeeper_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/fencectl/fencectl/internal/netfault"
 	"github.com/fencectl/fencectl/internal/zktest"
@@ -80,5 +83,40 @@ func TestTheServersShorterTimeoutIsNoticed(t *testing.T) {
 	left, limited := grant.(interface{ TimeLeft() (time.Duration, bool) }).TimeLeft()
 	if !limited || left <= 0 || left > 20*zktest.Tick*2/3 {
 		t.Errorf("TimeLeft is %v, %v; the server keeps the session for %v", left, limited, 20*zktest.Tick)
+	}
+}
+
+func TestNodesCanBeKeptFromOthers(t *testing.T) {
+	server := zktest.Start(t)
+	options := zookeeper.Options{
+		Servers: []string{server.Addr()}, TTL: ttl, Root: "/private/fencing", ACL: zk.DigestACL(zk.PermAll, "app", "secret"),
+		Prepare: func(conn *zk.Conn) error { return conn.AddAuth("digest", []byte("app:secret")) },
+	}
+	source, err := zookeeper.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant, err := source.Acquire(t.Context(), "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer grant.Release(t.Context())
+	options.Prepare = nil // another user
+	stranger, err := zookeeper.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stranger.TryAcquire(t.Context(), "jobs"); !errors.Is(err, zk.ErrNoAuth) {
+		t.Errorf("a stranger: %v", err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, options := range map[string]zookeeper.Options{
+		"no servers": {}, "root without a slash": {Servers: []string{"x:1"}, Root: "fencing"}, "root ends with one": {Servers: []string{"x:1"}, Root: "/fencing/"},
+	} {
+		if _, err := zookeeper.New(options); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
 }
