@@ -4,6 +4,7 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"slices"
@@ -36,6 +37,9 @@ type Options struct {
 	// DSN is a URL or a keyword/value string, as given on the command line. Default: FENCECTL_DSN, else DATABASE_URL, else
 	// the libpq variables (PGHOST, PGSERVICE, ...), service file and password file.
 	DSN string
+
+	// Origin is what messages call the place that DSN comes from. Default: --dsn.
+	Origin string
 
 	// Getenv reads FENCECTL_DSN and DATABASE_URL. Default: neither is set. The libpq variables are always read from the
 	// process's own environment, by pgx.
@@ -95,11 +99,21 @@ func Open(ctx context.Context, opts *Options) (*Server, error) {
 	return server, nil
 }
 
+// Target is where the options lead to, for a message about a database that could not be reached: its name, and its address as
+// Server has it. Both are empty when that cannot be read.
+func Target(opts *Options) (database, address string) {
+	config, _, err := parse(opts)
+	if err != nil {
+		return "", ""
+	}
+	return cmp.Or(config.ConnConfig.Database, config.ConnConfig.User), addressOf(config.ConnConfig)
+}
+
 // origin names where a DSN comes from, for messages: a flag, a variable, or libpq's settings.
 type origin string
 
 func parse(opts *Options) (*pgxpool.Config, origin, error) {
-	dsn, from := opts.DSN, origin("--dsn")
+	dsn, from := opts.DSN, origin(cmp.Or(opts.Origin, "--dsn"))
 	if dsn == "" && opts.Getenv != nil {
 		for _, name := range []string{"FENCECTL_DSN", "DATABASE_URL"} {
 			if dsn = opts.Getenv(name); dsn != "" {

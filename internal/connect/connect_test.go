@@ -430,3 +430,24 @@ func TestNoticesOfTheServerAreHandedOn(t *testing.T) {
 		t.Errorf("notices: %q", got)
 	}
 }
+
+func TestATargetIsNamedWithoutConnecting(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string][2]string{
+		"postgres://app:secret@127.0.0.1:1/shop":      {"shop", "127.0.0.1:1"},
+		"host=127.0.0.1 port=1 user=app":              {"app", "127.0.0.1:1"},
+		"postgres://app@127.0.0.1:1,127.0.0.1:2/shop": {"shop", "127.0.0.1:1, 127.0.0.1:2"},
+		"mysql://app:secret@localhost/shop":           {},
+		"postgres://app:se%zzcret@localhost/shop":     {},
+	} {
+		if database, address := connect.Target(&connect.Options{DSN: dsn}); [2]string{database, address} != want {
+			t.Errorf("%s: got %q and %q, want %q", dsn, database, address, want)
+		}
+	}
+}
+
+func TestMessagesNameTheOriginOfTheConnectionString(t *testing.T) {
+	t.Parallel()
+	refused(t, &connect.Options{DSN: "just-a-word-with-secret", Origin: "databases.txt:3"}, connect.BadDSN, "connection string of databases.txt:3 cannot")
+	refused(t, &connect.Options{DSN: "postgres://app:secret@127.0.0.1:1/shop", Origin: "databases.txt:3"}, connect.Unreachable, "port in databases.txt:3")
+}
