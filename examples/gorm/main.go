@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	_ "embed"
@@ -39,9 +40,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, output io.Writer) error {
-	flags := flag.NewFlagSet("gorm", flag.ContinueOnError)
+	flags := flag.NewFlagSet("gorm", flag.ExitOnError)
 	flags.SetOutput(output)
-	dsn := flags.String("dsn", os.Getenv("DATABASE_URL"), "`address` of the database")
+	dsn := flags.String("dsn", "", "`address` of the database (default $DATABASE_URL)")
 	invoices := flags.Int("invoices", 10, "how many invoices to create first")
 	charge := flags.Duration("charge", time.Second, "how long it takes to charge a customer")
 	ttl := flags.Duration("ttl", 5*time.Second, "how long the lock of a process that is gone is kept")
@@ -49,7 +50,7 @@ func run(ctx context.Context, args []string, output io.Writer) error {
 		return err
 	}
 
-	pool, err := pgxpool.New(ctx, *dsn)
+	pool, err := pgxpool.New(ctx, cmp.Or(*dsn, os.Getenv("DATABASE_URL")))
 	if err != nil {
 		return err
 	}

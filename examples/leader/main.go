@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -36,9 +37,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, output io.Writer) error {
-	flags := flag.NewFlagSet("leader", flag.ContinueOnError)
+	flags := flag.NewFlagSet("leader", flag.ExitOnError)
 	flags.SetOutput(output)
-	dsn := flags.String("dsn", os.Getenv("DATABASE_URL"), "`address` of the database")
+	dsn := flags.String("dsn", "", "`address` of the database (default $DATABASE_URL)")
 	endpoints := flags.String("etcd", "127.0.0.1:2379", "`addresses` of etcd's members, with commas between them")
 	name := flags.String("name", fmt.Sprint(os.Getpid()), "what this candidate calls itself")
 	every := flags.Duration("every", time.Second, "how often the leader plans")
@@ -47,7 +48,7 @@ func run(ctx context.Context, args []string, output io.Writer) error {
 		return err
 	}
 
-	pool, err := pgxpool.New(ctx, *dsn)
+	pool, err := pgxpool.New(ctx, cmp.Or(*dsn, os.Getenv("DATABASE_URL")))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ type Scheduler struct {
 
 // Run takes part in the election until ctx ends.
 func (s *Scheduler) Run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		s.Log.Info("following")
 		leadership, err := s.Election.Acquire(ctx, election) // campaigns
 		if err == nil {
@@ -41,7 +41,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil // we were told to stop
+			// We were told to stop, and whatever that broke off is no failure.
 		case errors.Is(err, fenced.ErrSourceBehind):
 			return err // we do lead, and the token is too old: an operator has to look at what happened to etcd
 		case errors.Is(err, fenced.ErrStale), errors.Is(err, fenced.ErrGrantEnded), errors.Is(err, tokensrc.ErrLost):
@@ -51,6 +51,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // lead plans rounds until the leadership ends, and never returns nil.

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -46,9 +47,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, output io.Writer) error {
-	flags := flag.NewFlagSet("sqletcd", flag.ContinueOnError)
+	flags := flag.NewFlagSet("sqletcd", flag.ExitOnError)
 	flags.SetOutput(output)
-	dsn := flags.String("dsn", os.Getenv("DATABASE_URL"), "`address` of the database")
+	dsn := flags.String("dsn", "", "`address` of the database (default $DATABASE_URL)")
 	endpoints := flags.String("etcd", "127.0.0.1:2379", "`addresses` of etcd's members, with commas between them")
 	workers := flags.Int("workers", 2, "how many workers")
 	enqueue := flags.Int("enqueue", 0, "how many jobs to enqueue first")
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string, output io.Writer) error {
 		return err
 	}
 
-	pool, err := pgxpool.New(ctx, *dsn)
+	pool, err := pgxpool.New(ctx, cmp.Or(*dsn, os.Getenv("DATABASE_URL")))
 	if err != nil {
 		return err
 	}

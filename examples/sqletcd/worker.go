@@ -28,28 +28,26 @@ const idle = time.Second
 
 // Run works until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		worked, err := w.next(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil // we were told to stop, and whatever that broke off is no failure
+			// We were told to stop, and whatever that broke off is no failure.
 		case errors.Is(err, fenced.ErrSourceBehind):
 			return err // we do hold the lock, and its token is too old: an operator has to look at where the tokens come from
 		case lost(err):
 			// The job is somebody else's now. Whatever this worker believed about it is worthless: drop it, look for another.
 			w.Log.Warn("stopped, the lock is lost", "worker", w.Name, "error", err)
-			continue
 		case err != nil:
 			return err
-		case worked:
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(idle):
+		case !worked:
+			select {
+			case <-ctx.Done():
+			case <-time.After(idle):
+			}
 		}
 	}
+	return nil
 }
 
 // lost reports whether an error says that the lock is gone. ErrStale is the database's word, and certain. The other two come from

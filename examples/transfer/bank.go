@@ -39,7 +39,7 @@ func (b *Bank) Transfer(ctx context.Context, from, to, cents int64) (err error) 
 		if err != nil {
 			return err
 		}
-		defer grant.Release(context.WithoutCancel(ctx))
+		defer grant.Release(context.WithoutCancel(ctx)) //nolint:gocritic // at the end of the transfer, as meant
 		grants = append(grants, grant)
 	}
 	return b.move(ctx, grants, from, to, cents)

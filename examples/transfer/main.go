@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -33,16 +34,16 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, output io.Writer) error {
-	flags := flag.NewFlagSet("transfer", flag.ContinueOnError)
+	flags := flag.NewFlagSet("transfer", flag.ExitOnError)
 	flags.SetOutput(output)
-	dsn := flags.String("dsn", os.Getenv("DATABASE_URL"), "`address` of the database")
+	dsn := flags.String("dsn", "", "`address` of the database (default $DATABASE_URL)")
 	transfers := flags.Int("transfers", 50, "how many transfers of a cent in each direction")
 	clerks := flags.Int("clerks", 2, "how many clerks work on each direction at once")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 
-	pool, err := pgxpool.New(ctx, *dsn)
+	pool, err := pgxpool.New(ctx, cmp.Or(*dsn, os.Getenv("DATABASE_URL")))
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestAZombieWithOneOfTwoLocksMovesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer held.Release(context.WithoutCancel(t.Context()))
+			t.Cleanup(func() { held.Release(context.WithoutCancel(t.Context())) })
 			grants = append(grants, fenced.NewGrant(held.Name(), held.Token())) // does not notice that it is over
 		}
 		if err := bank.move(t.Context(), grants, 1, 2, 10); err != nil {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"flag"
@@ -40,9 +41,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, output io.Writer) error {
-	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
+	flags := flag.NewFlagSet("worker", flag.ExitOnError)
 	flags.SetOutput(output)
-	dsn := flags.String("dsn", os.Getenv("DATABASE_URL"), "`address` of the database")
+	dsn := flags.String("dsn", "", "`address` of the database (default $DATABASE_URL)")
 	workers := flags.Int("workers", 2, "how many workers")
 	enqueue := flags.Int("enqueue", 0, "how many jobs to enqueue first")
 	pages := flags.Int("pages", 20, "how many pages each of them has")
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, output io.Writer) error {
 		return err
 	}
 
-	pool, err := pgxpool.New(ctx, *dsn)
+	pool, err := pgxpool.New(ctx, cmp.Or(*dsn, os.Getenv("DATABASE_URL")))
 	if err != nil {
 		return err
 	}
