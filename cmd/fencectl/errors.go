@@ -50,6 +50,21 @@ type reported struct{ status int }
 
 func (e *reported) Error() string { return fmt.Sprintf("exit status %d", e.status) }
 
+// exitError is an error with an exit status of its own: that of the command which fencectl lock ran, without an error to tell.
+type exitError struct {
+	status int
+	err    error // nil: nothing is printed
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
 // interrupted is the cause of the context's end after a signal.
 type interrupted struct{ signal os.Signal }
 
@@ -69,8 +84,9 @@ func (a *app) report(ctx context.Context, err error) int {
 	}
 	status := statusOf(ctx, err)
 	var done *reported
+	var exit *exitError
 	switch {
-	case errors.As(err, &done):
+	case errors.As(err, &done), errors.As(err, &exit) && exit.err == nil:
 	case status > statusSignal:
 		fmt.Fprintln(a.stderr, "fencectl: interrupted")
 	default:
@@ -80,6 +96,11 @@ func (a *app) report(ctx context.Context, err error) int {
 }
 
 func statusOf(ctx context.Context, err error) int {
+	// What became of a command is its own answer to the signals that were passed on to it.
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.status
+	}
 	// Whatever error comes out of a command that was interrupted, the interruption is the reason.
 	var stop interrupted
 	if errors.As(err, &stop) || (ctx.Err() != nil && errors.As(context.Cause(ctx), &stop)) {

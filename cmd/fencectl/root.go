@@ -49,6 +49,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupTables, a.statusCommand()),
 		grouped(groupTables, a.violationsCommand()),
 		grouped(groupTables, a.auditCommand()),
+		grouped(groupFences, a.lockCommand()),
 		grouped(groupFences, a.fenceCommand()),
 		grouped(groupFences, a.tokenCommand()),
 		grouped(groupFences, a.epochCommand()),
@@ -109,7 +110,7 @@ Everybody on a machine can see its command lines: a password belongs into a vari
 	for _, group := range []*cobra.Group{
 		{ID: groupDatabase, Title: "The database:"},
 		{ID: groupTables, Title: "Tables:"},
-		{ID: groupFences, Title: "Fences and tokens:"},
+		{ID: groupFences, Title: "Locks, fences and tokens:"},
 		{ID: groupProject, Title: "The project:"},
 	} {
 		if slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool { return c.GroupID == group.ID }) {
