@@ -220,10 +220,7 @@ type fencedRows struct{ driver.Rows }
 
 func (r fencedRows) Next(dest []driver.Value) error {
 	err := r.Rows.Next(dest)
-	if err == io.EOF {
-		return io.EOF // compared with ==, and by far the most common
-	}
-	return AsError(err)
+	return AsError(err) // io.EOF comes back as it is: database/sql compares it with ==
 }
 
 func (r fencedRows) Close() error { return AsError(r.Rows.Close()) }
@@ -238,11 +235,7 @@ func (r fencedRows) NextResultSet() error {
 	if !ok {
 		return io.EOF
 	}
-	err := rows.NextResultSet()
-	if err == io.EOF {
-		return io.EOF
-	}
-	return AsError(err)
+	return AsError(rows.NextResultSet())
 }
 
 func (r fencedRows) ColumnTypeScanType(index int) reflect.Type {

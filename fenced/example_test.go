@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,11 +36,11 @@ func Example() {
 
 	grant, err := source.Acquire(ctx, "jobs/nightly") // lock and token in one atomic step
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	if err := fenced.Claim(ctx, pool, grant); err != nil { // before the first read
-		log.Fatal(err)
+		panic(err)
 	}
 	err = fenced.Run(grant.Context(), pool, grant, func(tx pgx.Tx) error {
 		queries := &Queries{tx}
@@ -66,7 +65,7 @@ func ExampleStaleError() {
 	old, newer := fenced.NewGrant("jobs/nightly", 33), fenced.NewGrant("jobs/nightly", 34)
 	for _, grant := range []fenced.Grant{old, newer} {
 		if err := fenced.Claim(ctx, pool, grant); err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 	}
 
@@ -89,20 +88,24 @@ func ExampleRunWith() {
 	defer pool.Close()
 	source := postgres.NewLease(pool, nil)
 
-	var grants []fenced.Grant
-	for _, name := range []string{"account/1", "account/2"} { // always in the same order, as with any two locks
-		grant, err := source.Acquire(ctx, name)
-		if err != nil {
-			log.Fatal(err)
-		}
-		defer grant.Release(context.WithoutCancel(ctx))
-		grants = append(grants, grant)
+	// Always in the same order, as with any two locks.
+	from, err := source.Acquire(ctx, "account/1")
+	if err != nil {
+		panic(err)
 	}
+	defer from.Release(context.WithoutCancel(ctx))
+	to, err := source.Acquire(ctx, "account/2")
+	if err != nil {
+		panic(err)
+	}
+	defer to.Release(context.WithoutCancel(ctx))
+
+	grants := []fenced.Grant{from, to}
 	if err := fenced.ClaimWith(ctx, pool, grants, nil); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	options := &fenced.RunOptions{TxOptions: pgx.TxOptions{IsoLevel: pgx.Serializable}, Retries: 3}
-	err := fenced.RunWith(ctx, pool, grants, options, func(tx pgx.Tx) error {
+	err = fenced.RunWith(ctx, pool, grants, options, func(tx pgx.Tx) error {
 		for id, amount := range map[int]int{1: -30, 2: +30} {
 			if _, err := tx.Exec(ctx, "UPDATE public.account SET balance = balance + $2 WHERE id = $1", id, amount); err != nil {
 				return err
@@ -111,11 +114,11 @@ func ExampleRunWith() {
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	var one, two int
 	if err := pool.QueryRow(ctx, "SELECT min(balance), max(balance) FROM public.account").Scan(&one, &two); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(one, two)
 	// Output: 70 130
@@ -128,7 +131,7 @@ func ExampleClaimWith() {
 	defer pool.Close()
 	old := fenced.NewGrant("jobs/nightly", 33) // no time limit, so nothing ends its transaction by itself
 	if err := fenced.Claim(ctx, pool, old); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	wrote, wake, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
@@ -157,19 +160,19 @@ func ExamplePresent() {
 	defer pool.Close()
 	grant := fenced.NewGrant("jobs/nightly", 34)
 	if err := fenced.Claim(ctx, pool, grant); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	tx, err := pool.Begin(ctx)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer tx.Rollback(ctx)
 	if err := fenced.Present(ctx, tx, grant); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	tag, err := fenced.WrapTx(tx).Exec(ctx, "UPDATE public.jobs SET state = 'running'")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(tag, tx.Commit(ctx))
 	// Output: UPDATE 2 <nil>
@@ -180,7 +183,7 @@ func ExampleRunSQL() {
 	ctx := context.Background()
 	config, err := pgx.ParseConfig(exampledb.DSN())
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	db := sql.OpenDB(fenced.Connector(stdlib.GetConnector(*config))) // typed errors everywhere, one round trip for BEGIN and token
 	defer db.Close()
@@ -188,7 +191,7 @@ func ExampleRunSQL() {
 	old, newer := fenced.NewGrant("jobs/nightly", 33), fenced.NewGrant("jobs/nightly", 34)
 	for _, grant := range []fenced.Grant{old, newer} {
 		if err := fenced.ClaimSQL(ctx, db, grant); err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 	}
 	mark := func(grant fenced.Grant) error {
@@ -209,7 +212,7 @@ func ExampleAsError() {
 	ctx := context.Background()
 	db, err := sql.Open("pgx", exampledb.DSN())
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer db.Close()
 	var id int64

@@ -245,8 +245,10 @@ func checkGrants(grants []Grant) error {
 		case grant == nil:
 			return errors.New("fenced: a grant is nil")
 		case !grant.Token().Valid():
-			return &InvalidTokenError{Refusal{Fence: grant.Name(), Presented: grant.Token(), Message: fmt.Sprintf("%d is no token", int64(grant.Token())),
-				Hint: "a token is positive; take it from the grant of the lock"}}
+			return &InvalidTokenError{Refusal{
+				Fence: grant.Name(), Presented: grant.Token(), Message: fmt.Sprintf("%d is no token", int64(grant.Token())),
+				Hint: "a token is positive; take it from the grant of the lock",
+			}}
 		case grant.Name() == "":
 			return errors.New("fenced: a grant needs a name, which is its fence's")
 		case seen[grant.Name()]:

@@ -23,13 +23,16 @@ type recorder struct {
 }
 
 func (r *recorder) Helper() {}
+
 func (r *recorder) Errorf(format string, args ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(format, args...))
 }
+
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.TB.Helper()
 	r.TB.Fatalf(format, args...)
 }
+
 func (r *recorder) Logf(format string, args ...any) {
 	r.logs = append(r.logs, fmt.Sprintf(format, args...))
 }
@@ -124,7 +127,7 @@ func TestStaleWritesAreFoundAndTold(t *testing.T) {
 			name: "the error is hidden", protect: `fence => 'counter'`, config: fencedtest.Config{Fence: "counter",
 				Write: func(ctx context.Context, pool *pgxpool.Pool, grant fenced.Grant) error {
 					if err := increment(ctx, pool, grant); err != nil {
-						return fmt.Errorf("increment: %v", err)
+						return errors.New("increment: " + err.Error())
 					}
 					return nil
 				}},

@@ -172,8 +172,6 @@ func TestZooKeeperRestartedEmpty(t *testing.T) {
 	server.Restart(t)
 	if next := oneTenure(t, pool, registered); next.Token() <= zombie.Token() || next.Token().Epoch() != 0 {
 		t.Fatalf("after a restart with data: token %v after %v", next.Token(), zombie.Token())
-	} else {
-		zombie = next
 	}
 	server.RestartEmpty(t)
 	// Its transaction ids do not repeat one by one, so only the refusal is tried.
@@ -257,7 +255,7 @@ func TestPostgresStandbyPromotedAfterLosingTransactions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { primary.Stop(context.Background()) })
+	t.Cleanup(func() { _ = primary.Stop(context.Background()) })
 	open := func(s *pgserver.Server) *pgxpool.Pool {
 		pool, err := pgxpool.New(ctx, s.DSN("postgres"))
 		if err != nil {
@@ -278,7 +276,7 @@ func TestPostgresStandbyPromotedAfterLosingTransactions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { standby.Stop(context.Background()) })
+	t.Cleanup(func() { _ = standby.Stop(context.Background()) })
 	if err := standby.WaitReplayed(ctx, primary); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package fencedotel_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/jackc/pgx/v5"
 	"go.opentelemetry.io/otel"
@@ -21,18 +20,18 @@ func Example() {
 	defer pool.Close()
 	metrics, err := fencedotel.New(otel.GetMeterProvider())
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	source := tokensrc.Observe(postgres.NewLease(pool, nil), metrics)
 
 	grant, err := source.Acquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	grants := []fenced.Grant{grant}
 	if err := fenced.ClaimWith(ctx, pool, grants, &fenced.ClaimOptions{Observer: metrics}); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	err = fenced.RunWith(grant.Context(), pool, grants, &fenced.RunOptions{Observer: metrics}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE public.jobs SET state = 'running' WHERE id = 1")

@@ -102,7 +102,7 @@ func (s *Server) start() error {
 	}
 	s.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		cmd.Wait()
+		_ = cmd.Wait() // killed, as a rule
 		close(exited)
 	}(s.cmd, s.exited)
 	client := goredis.NewClient(&goredis.Options{Addr: s.addr})

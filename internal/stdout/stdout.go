@@ -24,10 +24,10 @@ func Compare(t *testing.T, example func(), want string) {
 		printed <- text
 	}()
 	func() {
-		real := os.Stdout
+		terminal := os.Stdout
 		os.Stdout = writer
 		defer func() {
-			os.Stdout = real
+			os.Stdout = terminal
 			writer.Close()
 		}()
 		example()

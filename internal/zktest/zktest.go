@@ -112,7 +112,7 @@ func (s *Server) start() error {
 	}
 	s.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		cmd.Wait()
+		_ = cmd.Wait() // killed, as a rule
 		close(exited)
 	}(s.cmd, s.exited)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"testing"
 	"time"
 
@@ -22,14 +21,14 @@ func ExampleNewMutex() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer client.Close()
 	source := etcd.NewMutex(client, &etcd.Options{TTL: 10 * time.Second})
 
 	grant, err := source.Acquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	// The token is the CreateRevision of the lock's key: give the grant to fenced.Claim and fenced.Run.
@@ -44,18 +43,18 @@ func ExampleNewElection() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer client.Close()
 	election := etcd.NewElection(client, &etcd.Options{TTL: 5 * time.Second, Value: "10.0.0.1:8080"}) // what followers see
 
 	leadership, err := election.Acquire(ctx, "scheduler") // campaigns
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("leading:", leadership.Context().Err() == nil)
 	if err := leadership.Release(ctx); err != nil { // resigns
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("leading:", leadership.Context().Err() == nil)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,7 +22,7 @@ func ExampleNewLease() {
 
 	grant, err := source.Acquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	_, err = source.TryAcquire(ctx, "jobs/nightly")
 	fmt.Println("a second holder:", errors.Is(err, tokensrc.ErrHeld))
@@ -33,7 +32,7 @@ func ExampleNewLease() {
 	fmt.Println("after a while:", errors.Is(err, tokensrc.ErrHeld))
 
 	if err := grant.Release(context.WithoutCancel(ctx)); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println("the grant's context ended:", context.Cause(grant.Context()))
 	// Output:
@@ -49,7 +48,7 @@ func ExampleNewAdvisory() {
 	source := postgres.NewAdvisory(pool, nil)
 	grant, err := source.TryAcquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	fmt.Println(grant.Name(), grant.Token())
@@ -66,10 +65,10 @@ func ExampleNewSequence() {
 	start := func() tokensrc.Grant {
 		grant, err := source.Acquire(ctx, "jobs/nightly")
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		if err := fenced.Claim(ctx, pool, grant); err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		return grant
 	}

@@ -171,7 +171,7 @@ func TestAReleaseWakesTheWaiterLongBeforeItsPoll(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the listening connection is still open")
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 
@@ -184,7 +184,7 @@ func waitListening(t *testing.T, pool *pgxpool.Pool) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody listens")
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func ExampleNew() {
 
 	grant, err := source.Acquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	fmt.Println(grant.Name(), grant.Token())

@@ -301,7 +301,7 @@ func settle(t testing.TB, what string, before int, count func() int) {
 			stacks := make([]byte, 1<<20)
 			t.Fatalf("%d %s before, %d ten seconds after\n%s", before, what, count(), stacks[:runtime.Stack(stacks, true)])
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 }
 
@@ -585,7 +585,9 @@ func (s suite) lateRelease(t *testing.T) {
 	source, link := s.NewLinked(t)
 	late := acquire(t, source, name)
 	link.Stall()
-	waitEnd(t, late)
+	if cause := waitEnd(t, late); !errors.Is(cause, tokensrc.ErrLost) {
+		t.Errorf("the cause is %v, want ErrLost", cause)
+	}
 	next := acquire(t, rival, name)
 	link.Heal()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -695,9 +697,9 @@ func (s suite) awayDuringRenewal(t *testing.T) {
 	source, link := s.NewLinked(t)
 	grant := acquire(t, source, name)
 	// Away for less than the TTL, across the moment of a renewal: the lock must survive.
-	time.Sleep(s.TTL / 4)
+	<-time.After(s.TTL / 4)
 	link.Cut()
-	time.Sleep(s.TTL / 4)
+	<-time.After(s.TTL / 4)
 	link.Heal()
 	for end := time.Now().Add(2 * s.TTL); time.Now().Before(end); time.Sleep(s.TTL / 10) {
 		if ended(grant) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"testing"
 	"time"
 
@@ -20,11 +19,11 @@ func ExampleNew() {
 	ctx := context.Background()
 	source, err := zookeeper.New(zookeeper.Options{Servers: servers, TTL: 10 * time.Second})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	grant, err := source.Acquire(ctx, "jobs/nightly")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer grant.Release(context.WithoutCancel(ctx))
 	fmt.Println(grant.Name(), grant.Token().Valid())

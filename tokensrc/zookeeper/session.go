@@ -41,7 +41,7 @@ func openSession(o *Options) (*session, error) {
 	s.away = time.AfterFunc(o.TTL, func() { s.lose(errors.New("no server could be reached")) })
 	conn, _, err := zk.Connect(o.Servers, o.TTL,
 		zk.WithLogInfo(false), zk.WithLogger(silent{}), zk.WithHostProvider(&hosts{HostProvider: zk.NewDNSHostProvider(), session: s}),
-		zk.WithEventCallback(s.onEvent(o.TTL)), zk.WithDialer(s.dialer(o.Dial)))
+		zk.WithEventCallback(s.onEvent), zk.WithDialer(s.dialer(o.Dial)))
 	if err != nil {
 		s.away.Stop()
 		return nil, err
@@ -56,30 +56,29 @@ type silent struct{}
 func (silent) Printf(string, ...any) {}
 
 // onEvent is called by the library's goroutine. Without a connection the session lives on for at most its timeout.
-func (s *session) onEvent(requested time.Duration) zk.EventCallback {
-	return func(event zk.Event) {
-		if event.Type != zk.EventSession {
-			return
+func (s *session) onEvent(event zk.Event) {
+	if event.Type != zk.EventSession {
+		return
+	}
+	switch event.State {
+	case zk.StateHasSession:
+		s.mu.Lock()
+		s.away.Stop()
+		s.mu.Unlock()
+		s.readyOnce.Do(func() { close(s.ready) })
+	case zk.StateDisconnected:
+		ttl := time.Duration(s.ttl.Load())
+		if ttl == 0 {
+			return // never connected: the timer still runs
 		}
-		switch event.State {
-		case zk.StateHasSession:
-			s.mu.Lock()
-			s.away.Stop()
-			s.mu.Unlock()
-			s.readyOnce.Do(func() { close(s.ready) })
-		case zk.StateDisconnected:
-			ttl := time.Duration(s.ttl.Load())
-			if ttl == 0 {
-				return // never connected: the timer still runs
-			}
-			s.mu.Lock()
-			s.away.Reset(ttl)
-			s.mu.Unlock()
-		case zk.StateExpired:
-			s.lose(zk.ErrSessionExpired)
-		case zk.StateAuthFailed:
-			s.lose(zk.ErrAuthFailed)
-		}
+		s.mu.Lock()
+		s.away.Reset(ttl)
+		s.mu.Unlock()
+	case zk.StateExpired:
+		s.lose(zk.ErrSessionExpired)
+	case zk.StateAuthFailed:
+		s.lose(zk.ErrAuthFailed)
+	default: // on the way to one of these
 	}
 }
 

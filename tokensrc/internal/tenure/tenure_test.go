@@ -29,7 +29,7 @@ func start(t *testing.T, config tenure.Config) *tenure.Tenure {
 		config.Check = held
 	}
 	grant := tenure.Start(t.Context(), config)
-	t.Cleanup(func() { grant.Release(context.Background()) })
+	t.Cleanup(func() { _ = grant.Release(context.Background()) })
 	return grant
 }
 
@@ -120,8 +120,10 @@ func TestAServiceThatIsAwayIsAskedAgainAndAnOwnerThatIsDeniedIsNot(t *testing.T)
 
 func TestALossThatTheSourceNoticesEndsTheContextAtOnce(t *testing.T) {
 	gone, why := make(chan struct{}), errors.New("session expired")
-	grant := start(t, tenure.Config{TTL: time.Hour, Since: time.Now(), Gone: gone, GoneErr: func() error { return why },
-		Renew: func(context.Context) (time.Duration, error) { return time.Hour, nil }})
+	grant := start(t, tenure.Config{
+		TTL: time.Hour, Since: time.Now(), Gone: gone, GoneErr: func() error { return why },
+		Renew: func(context.Context) (time.Duration, error) { return time.Hour, nil },
+	})
 	close(gone)
 	endOf(t, grant)
 	if cause := context.Cause(grant.Context()); !errors.Is(cause, why) || !errors.Is(cause, tokensrc.ErrLost) {
