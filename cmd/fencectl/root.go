@@ -42,6 +42,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupDatabase, a.installCommand()),
 		grouped(groupDatabase, a.uninstallCommand()),
 		grouped(groupDatabase, a.grantCommand()),
+		grouped(groupTables, a.planCommand()),
 		grouped(groupTables, a.protectCommand()),
 		grouped(groupTables, a.unprotectCommand()),
 		grouped(groupTables, a.enforceCommand()),

@@ -35,7 +35,7 @@ var quietQuery string
 func Listen(ctx context.Context, db catalogdb.DBTX, tables []tableref.Table, window time.Duration, vouched time.Time) (map[int64]Silence, error) {
 	oids := make([]uint32, len(tables))
 	for i, t := range tables {
-		oids[i] = uint32(t.OID) //nolint:gosec // an oid has 32 bits
+		oids[i] = uint32(t.OID)
 	}
 	var since *time.Time
 	if !vouched.IsZero() {
