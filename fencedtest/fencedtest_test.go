@@ -124,13 +124,13 @@ func TestStaleWritesAreFoundAndTold(t *testing.T) {
 			want: []string{"sleeping owner: a stale write got through"},
 		},
 		{
-			name: "the error is hidden", protect: `fence => 'counter'`, config: fencedtest.Config{Fence: "counter",
-				Write: func(ctx context.Context, pool *pgxpool.Pool, grant fenced.Grant) error {
-					if err := increment(ctx, pool, grant); err != nil {
-						return errors.New("increment: " + err.Error())
-					}
-					return nil
-				}},
+			name: "the error is hidden", protect: `fence => 'counter'`,
+			config: fencedtest.Config{Fence: "counter", Write: func(ctx context.Context, pool *pgxpool.Pool, grant fenced.Grant) error {
+				if err := increment(ctx, pool, grant); err != nil {
+					return errors.New("increment: " + err.Error())
+				}
+				return nil
+			}},
 			want: []string{"its caller cannot tell why"},
 		},
 		{
@@ -138,8 +138,8 @@ func TestStaleWritesAreFoundAndTold(t *testing.T) {
 			want: []string{"re-insert after delete: a stale write got through", "use a named fence"}, none: "sleeping owner",
 		},
 		{
-			name: "writes nothing", protect: `fence => 'counter'`, config: fencedtest.Config{Fence: "counter",
-				Write: func(context.Context, *pgxpool.Pool, fenced.Grant) error { return nil }},
+			name: "writes nothing", protect: `fence => 'counter'`,
+			config: fencedtest.Config{Fence: "counter", Write: func(context.Context, *pgxpool.Pool, fenced.Grant) error { return nil }},
 			want: []string{"ended without sending a statement that writes"},
 		},
 	} {

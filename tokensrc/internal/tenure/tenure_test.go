@@ -169,7 +169,8 @@ func TestReleaseGivesUpWhenTheLockWouldHaveLapsed(t *testing.T) {
 
 func TestNothingIsRenewedAfterRelease(t *testing.T) {
 	renewing, released := make(chan struct{}, 1), atomic.Bool{}
-	grant := start(t, tenure.Config{TTL: ttl, Since: time.Now(),
+	grant := start(t, tenure.Config{
+		TTL: ttl, Since: time.Now(),
 		Renew: func(ctx context.Context) (time.Duration, error) {
 			if released.Load() {
 				t.Error("renewed after Release")
@@ -187,7 +188,8 @@ func TestNothingIsRenewedAfterRelease(t *testing.T) {
 		Release: func(context.Context) error {
 			released.Store(true)
 			return nil
-		}})
+		},
+	})
 	<-renewing
 	if err := grant.Release(t.Context()); err != nil {
 		t.Fatal(err)
