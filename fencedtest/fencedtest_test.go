@@ -140,7 +140,7 @@ func TestStaleWritesAreFoundAndTold(t *testing.T) {
 		{
 			name: "writes nothing", protect: `fence => 'counter'`,
 			config: fencedtest.Config{Fence: "counter", Write: func(context.Context, *pgxpool.Pool, fenced.Grant) error { return nil }},
-			want: []string{"ended without sending a statement that writes"},
+			want:   []string{"ended without sending a statement that writes"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
