@@ -63,6 +63,26 @@ func TestAForgottenSaveIsRefused(t *testing.T) {
 
 func TestAZombieDoesNotSaveOverItsSuccessor(t *testing.T) {
 	pool, db, invoice := database(t)
+	if err := takeOver(t, pool, db, invoice); !errors.Is(err, fenced.ErrStale) {
+		t.Errorf("the zombie ended with %v, want ErrStale", err)
+	}
+	if state := state(t, pool); state != "paid" {
+		t.Errorf("the invoice is %s, want paid", state)
+	}
+}
+
+// The control: the same without the fence.
+func TestWithoutTheFenceAZombieSavesOverItsSuccessor(t *testing.T) {
+	pool, db, invoice := database(t)
+	pgtest.Exec(t, pool, `SELECT fencing.unprotect('gorm.invoice')`)
+	if err := takeOver(t, pool, db, invoice); err != nil || state(t, pool) != "failed" {
+		t.Errorf("the zombie ended with %v, and the invoice is %s", err, state(t, pool))
+	}
+}
+
+// takeOver lets a payment fall asleep, and another one go through. It returns how the first one ended when it woke up.
+func takeOver(t *testing.T, pool *pgxpool.Pool, db *gorm.DB, invoice Invoice) error {
+	t.Helper()
 	source := postgres.NewLease(pool, nil)
 
 	// The first one falls asleep while it charges, and will wake up to hear that it failed.
@@ -86,16 +106,11 @@ func TestAZombieDoesNotSaveOverItsSuccessor(t *testing.T) {
 		t.Fatalf("the second one: %v", err)
 	}
 
-	close(wake)
-	if err := <-result; !errors.Is(err, fenced.ErrStale) {
-		t.Errorf("the zombie ended with %v, want ErrStale", err)
-	}
-	if state := state(t, pool); state != "paid" {
-		t.Errorf("the invoice is %s, want paid", state)
-	}
 	if err := second.Pay(t.Context(), invoice.ID); !errors.Is(err, ErrDone) {
 		t.Errorf("paying again: %v, want ErrDone", err)
 	}
+	close(wake)
+	return <-result
 }
 
 func TestTheProgramPaysTheInvoices(t *testing.T) {

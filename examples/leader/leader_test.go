@@ -66,13 +66,41 @@ func awaitRounds(t *testing.T, pool *pgxpool.Pool, n int64) {
 	}
 }
 
-func TestALeaderWithoutKnowingThatItWasDeposedPlansNothing(t *testing.T) {
+func TestALeaderThatDoesNotKnowThatItWasDeposedPlansNothing(t *testing.T) {
 	pool := database(t)
+	planners, end := depose(t, pool, 2)
+	if !errors.Is(end, fenced.ErrStale) {
+		t.Errorf("the deposed leader ended with %v, want ErrStale", end)
+	}
+	if diff := cmp.Diff([]string{"first", "second", "second"}, planners); diff != "" {
+		t.Errorf("who planned (-want +got):\n%s", diff)
+	}
+}
+
+// The control: the same without the fence.
+func TestWithoutTheFenceTwoLeadersPlan(t *testing.T) {
+	pool := database(t)
+	pgtest.Exec(t, pool, `SELECT fencing.unprotect('leader.plan')`)
+	planners, end := depose(t, pool, 3)
+	if !errors.Is(end, context.Canceled) {
+		t.Errorf("the deposed leader ended with %v; nothing should have stopped it", end)
+	}
+	if diff := cmp.Diff([]string{"first", "second", "first", "second"}, planners); diff != "" {
+		t.Errorf("who planned (-want +got):\n%s", diff)
+	}
+}
+
+// depose has one candidate lead, then another, while the first still believes that it leads. Each plans a round, then the first, then
+// the second. It returns who planned the rounds, and what ended the first one: the test, when so many are planned, if nothing else did.
+func depose(t *testing.T, pool *pgxpool.Pool, rounds int64) (planners []string, end error) {
+	t.Helper()
 	client := etcdtest.Start(t, 1).Client(t)
 	source := etcd.NewElection(client, &etcd.Options{Epochs: postgres.NewEpochs(pool)})
 	first, second := newCandidate("first", pool, zombie.Source(source)), newCandidate("second", pool, source)
 
-	leadership, err := first.Election.Acquire(t.Context(), election)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	leadership, err := first.Election.Acquire(ctx, election)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,32 +110,33 @@ func TestALeaderWithoutKnowingThatItWasDeposedPlansNothing(t *testing.T) {
 	awaitRounds(t, pool, 1)
 
 	// etcd drops the leader's key: the other candidate is elected.
-	if deleted, err := client.Delete(t.Context(), "fencing/election/"+url.PathEscape(election)+"/", clientv3.WithPrefix()); err != nil || deleted.Deleted != 1 {
+	deleted, err := client.Delete(t.Context(), "fencing/election/"+url.PathEscape(election)+"/", clientv3.WithPrefix())
+	if err != nil || deleted.Deleted != 1 {
 		t.Fatalf("%v, %v: where is the leader's key?", deleted, err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
 	secondEnded := make(chan error, 1)
-	go func() { secondEnded <- second.Run(ctx) }()
+	running, stopSecond := context.WithCancel(t.Context())
+	defer stopSecond()
+	go func() { secondEnded <- second.Run(running) }()
 	second.begin(t, secondEnded)
 	awaitRounds(t, pool, 2)
 
 	first.begin(t, firstEnded)
-	if err := <-firstEnded; !errors.Is(err, fenced.ErrStale) {
-		t.Errorf("the deposed leader ended with %v, want ErrStale", err)
+	if rounds > 2 {
+		awaitRounds(t, pool, rounds)
+		stop()
 	}
+	end = <-firstEnded
 	if err := leadership.Release(t.Context()); err != nil {
 		t.Errorf("its resignation: %v", err)
 	}
 	second.begin(t, secondEnded) // goes on leading
-	awaitRounds(t, pool, 3)
-	stop()
+	awaitRounds(t, pool, rounds+1)
+	stopSecond()
 	if err := <-secondEnded; err != nil {
 		t.Errorf("the second leader ended with %v", err)
 	}
-	planners := pgtest.Value[[]string](t, pool, `SELECT array_agg(planned_by ORDER BY round) FROM leader.plan`)
-	if diff := cmp.Diff([]string{"first", "second", "second"}, planners); diff != "" {
-		t.Errorf("who planned (-want +got):\n%s", diff)
-	}
+	return pgtest.Value[[]string](t, pool, `SELECT array_agg(planned_by ORDER BY round) FROM leader.plan`), end
 }
 
 func TestADeposedLeaderCampaignsAgain(t *testing.T) {

@@ -6,6 +6,7 @@ package nightly_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,25 @@ import (
 	"github.com/fencectl/fencectl/internal/pgtest"
 )
 
+// bin is where fencectl is.
+var bin string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) (status int) {
+	var err error
+	if bin, err = os.MkdirTemp("", "fencectl-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(bin)
+	if output, err := exec.Command("go", "build", "-o", bin, "github.com/fencectl/fencectl/cmd/fencectl").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\n%s", err, output)
+		return 1
+	}
+	return m.Run()
+}
+
 // A night is a database with sales and refunds, and what the script needs to run.
 type night struct {
 	pool *pgxpool.Pool
@@ -30,10 +50,6 @@ type night struct {
 
 func newNight(t *testing.T) *night {
 	t.Helper()
-	bin := t.TempDir()
-	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "github.com/fencectl/fencectl/cmd/fencectl").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
 	path := bin + ":" + os.Getenv("PATH")
 	if binDir, err := pgserver.FindBinDir(); err == nil {
 		path += ":" + binDir // not everybody has psql on the path
@@ -150,6 +166,32 @@ func TestTheReportIsMadeByOneOfSeveralAtATime(t *testing.T) {
 
 func TestARunThatWasFrozenWritesNothingAfterItsSuccessorHasBegun(t *testing.T) {
 	n := newNight(t)
+	status, said := n.freeze(t)
+	// Which of the two it hears first is a matter of chance: psql's end, or the loss of the lock.
+	if status != 3 && status != 76 {
+		t.Errorf("the frozen one exits with %d, want psql's 3 or fencectl's 76", status)
+	}
+	if !strings.Contains(said, "stale fencing token 1") {
+		t.Errorf("the frozen one was not refused; it said:\n%s", said)
+	}
+	if diff := cmp.Diff([]line{{"2026-01-01", 150, 20, 2}, {"2026-01-02", 70, 0, 2}}, n.report(t)); diff != "" {
+		t.Errorf("the report (-want +got):\n%s", diff)
+	}
+}
+
+// The control: the same without the fence.
+func TestWithoutTheFenceAFrozenRunWrites(t *testing.T) {
+	n := newNight(t)
+	pgtest.Exec(t, n.pool, `SELECT fencing.unprotect('nightly.report')`)
+	if _, said := n.freeze(t); strings.Contains(said, "ERROR") {
+		t.Errorf("something else than the fence stops it:\n%s", said)
+	}
+}
+
+// freeze stops a run between its two statements, for so long that another one takes over. It returns the status that the first exits
+// with, and what it said.
+func (n *night) freeze(t *testing.T) (status int, said string) {
+	t.Helper()
 	pid, release := n.holdRefunds(t)
 	frozen := n.start(t)
 	n.awaitHeld(t, pid, 1)
@@ -168,14 +210,6 @@ func TestARunThatWasFrozenWritesNothingAfterItsSuccessorHasBegun(t *testing.T) {
 	if err := frozen.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	// Which of the two it hears first is a matter of chance: psql's end, or the loss of the lock.
-	if status := frozen.status(t); status != 3 && status != 76 {
-		t.Errorf("the frozen one exits with %d, want psql's 3 or fencectl's 76", status)
-	}
-	if text := frozen.stderr.String(); !strings.Contains(text, "stale fencing token 1") {
-		t.Errorf("the frozen one was not refused; it said:\n%s", text)
-	}
-	if diff := cmp.Diff([]line{{"2026-01-01", 150, 20, 2}, {"2026-01-02", 70, 0, 2}}, n.report(t)); diff != "" {
-		t.Errorf("the report (-want +got):\n%s", diff)
-	}
+	status = frozen.status(t)
+	return status, frozen.stderr.String()
 }

@@ -107,6 +107,20 @@ func TestAZombieWithOneOfTwoLocksMovesNothing(t *testing.T) {
 	}
 }
 
+// The control: without the fence the zombie writes the balance that it has read when it still had the lock, and money appears.
+func TestWithoutTheFenceAZombieMakesMoney(t *testing.T) {
+	bank := newBank(t)
+	pgtest.Exec(t, bank.Pool, `SELECT fencing.unprotect('transfer.account')`)
+	zombie := pgtest.Conn(t, bank.Pool)
+	balance := pgtest.Value[int64](t, zombie, `SELECT cents FROM transfer.account WHERE account_id = 1`)
+	if err := bank.Transfer(t.Context(), 1, 2, 40); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, zombie, `UPDATE transfer.account SET cents = $1 WHERE account_id = 1`, balance-10)
+	pgtest.Exec(t, zombie, `UPDATE transfer.account SET cents = cents + 10 WHERE account_id = 2`)
+	want(t, bank, 90, 150, 100)
+}
+
 // Two that want the same two locks for opposite transfers do not wait for each other for ever, and lose no cent.
 func TestOppositeTransfersDoNotDeadlock(t *testing.T) {
 	pool := pgtest.New(t)
