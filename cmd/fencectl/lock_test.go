@@ -371,8 +371,14 @@ func TestSignalsArePassedOnToTheCommand(t *testing.T) {
 		signal syscall.Signal
 		name   string
 	}{
-		{syscall.SIGHUP, "HUP"}, {syscall.SIGINT, "INT"}, {syscall.SIGQUIT, "QUIT"}, {syscall.SIGUSR1, "USR1"}, {syscall.SIGUSR2, "USR2"},
-		{syscall.SIGALRM, "ALRM"}, {syscall.SIGWINCH, "WINCH"}, {syscall.SIGINT, "INT"},
+		{syscall.SIGHUP, "HUP"},
+		{syscall.SIGINT, "INT"},
+		{syscall.SIGQUIT, "QUIT"},
+		{syscall.SIGUSR1, "USR1"},
+		{syscall.SIGUSR2, "USR2"},
+		{syscall.SIGALRM, "ALRM"},
+		{syscall.SIGWINCH, "WINCH"},
+		{syscall.SIGINT, "INT"},
 	} {
 		r.signal(s.signal)
 		r.expect(s.name)
@@ -545,28 +551,82 @@ func TestAFenceThatANewerTokenHasClaimedIsARefusal(t *testing.T) {
 	l.start("jobs/nightly", "--no-claim", "--", "true").ends(0)
 }
 
-func TestLockEndsAnOlderHoldersSessionWhenToldTo(t *testing.T) {
-	t.Parallel()
-	l := newLocker(t)
+// stuck is an older holder in the middle of a transaction: its lock has passed on, and it holds the fence until it ends.
+func stuck(t *testing.T, l *locker) pgx.Tx {
+	t.Helper()
 	pgtest.Exec(t, l.pool, "SELECT fencing.protect('public.jobs', fence => 'jobs/nightly')")
 	old := hold(t, l.pool, "jobs/nightly")
 	if err := fenced.Claim(t.Context(), l.pool, old); err != nil {
 		t.Fatal(err)
 	}
-	tx, err := pgtest.Conn(t, l.pool).Begin(t.Context())
+	conn := pgtest.Conn(t, l.pool)
+	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, tx, "SELECT fencing.present($1)", int64(old.Token()))
 	pgtest.Exec(t, tx, "UPDATE public.jobs SET state = 'old'")
-	if err := old.Release(t.Context()); err != nil { // it lost the lock in the middle of its transaction
+	if err := old.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return tx
+}
+
+func TestLockEndsAnOlderHoldersSessionWhenToldTo(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t)
+	tx := stuck(t, l)
 	l.start("jobs/nightly", "--evict", "100ms", "--", "psql", pgtest.DSN(t, l.pool), "-Xqc", "UPDATE public.jobs SET state = 'new'").ends(0, "fencectl: ended pid ")
 	if err := tx.Commit(t.Context()); err == nil {
 		t.Error("the old holder's transaction was committed")
 	}
 	if got := pgtest.Value[string](t, l.pool, "SELECT string_agg(state, ',') FROM public.jobs"); got != "new,new" {
+		t.Errorf("written: %s", got)
+	}
+}
+
+func TestASignalEndsTheWaitingForAFenceAndTheLockIsGivenBack(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t)
+	tx := stuck(t, l)
+	r := l.start("jobs/nightly", "--", "touch", "ran")
+	pgtest.WaitBlockedBy(t, l.pool, tx.Conn().PgConn().PID())
+	r.signal(syscall.SIGTERM)
+	r.ends(143, "fencectl: interrupted\n")
+	if leased(t, l.pool, "jobs/nightly") {
+		t.Error("the lock was not given back")
+	}
+	if _, err := os.Stat(filepath.Join(l.dir, "ran")); err == nil {
+		t.Error("the command ran without the fence")
+	}
+}
+
+func TestALockThatIsLostBeforeTheFenceIsClaimedRunsNothing(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t)
+	tx := stuck(t, l)
+	r := l.start("jobs/nightly", "--ttl", "3s", "--", "touch", "ran")
+	pgtest.WaitBlockedBy(t, l.pool, tx.Conn().PgConn().PID())
+	lose(t, l.pool, "jobs/nightly")
+	r.ends(76, "fencectl: lock jobs/nightly is lost: the service says that the lock is not this grant's; the command was not run\n")
+	if _, err := os.Stat(filepath.Join(l.dir, "ran")); err == nil {
+		t.Error("the command ran without the lock")
+	}
+}
+
+func TestLockNeedsNoMoreThanFencectlGrantGives(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t)
+	role := pgtest.Role(t, l.pool, "SELECT, UPDATE ON public.jobs")
+	pgtest.Exec(t, l.pool, "SELECT fencing.protect('public.jobs', fence => 'jobs/nightly')")
+	l.env = append(l.env, "FENCECTL_DSN="+role.DSN)
+	l.start("jobs/nightly", "--", "true").ends(2, "fencectl grant")
+	newCLI(t, pgtest.DSN(t, l.pool)).ok("grant", role.Name)
+	write := []string{"--evict", "5s", "--", "psql", role.DSN, "-Xqc", "UPDATE public.jobs SET state = 'done'"}
+	l.start(append([]string{"jobs/nightly"}, write...)...).ends(0)
+	redis := redistest.Start(t)
+	l.start("jobs/weekly", "--source", "redis", "--redis-url", "redis://"+redis.Addr(), "--", "true").ends(0)
+	if got := pgtest.Value[string](t, l.pool, "SELECT string_agg(state, ',') FROM public.jobs"); got != "done,done" {
 		t.Errorf("written: %s", got)
 	}
 }
