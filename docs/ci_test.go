@@ -236,3 +236,39 @@ func TestTheActionAudits(t *testing.T) {
 		t.Errorf("a report that could not be written: exit status %d:\n%s", status, out)
 	}
 }
+
+// docs/json.md has the fields that only an audit of several databases, or one with a project's file, prints.
+func TestJSONPageNamesEveryFieldOfAnAuditOfSeveral(t *testing.T) {
+	binary := fencectl(t)
+	pool := pgtest.New(t)
+	pgtest.Exec(t, pool, "CREATE TABLE public.jobs (id bigint PRIMARY KEY)")
+	config := filepath.Join(t.TempDir(), "fencectl.yaml")
+	settings := "audit: {exempt: [{table: jobs, reason: r, until: 2020-01-01}, {key: k, reason: r, until: 2020-01-01}]}"
+	if err := os.WriteFile(config, []byte(settings), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run := exec.CommandContext(t.Context(), binary, "audit", "--format", "json", "--config", config,
+		"--dsn", pgtest.DSN(t, pool), "--dsn", "postgres://app@127.0.0.1:1/gone")
+	run.Env = withoutDatabase(os.Environ())
+	out, err := run.Output()
+	if run.ProcessState.ExitCode() != 2 {
+		t.Fatal(err)
+	}
+	var document any
+	if err := json.Unmarshal(out, &document); err != nil {
+		t.Fatalf("%v in:\n%s", err, out)
+	}
+	_, section, _ := strings.Cut(read(t, "docs/json.md"), "## `fencectl audit`")
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := fields(document, false)
+	for _, field := range named {
+		if !strings.Contains(section, "`"+field+"`") {
+			t.Errorf("docs/json.md does not name the field %s", field)
+		}
+	}
+	for _, field := range []string{"error", "failed", "ended_exemptions", "until", "table", "key"} {
+		if !slices.Contains(named, field) {
+			t.Errorf("the document has no %s:\n%s", field, out)
+		}
+	}
+}

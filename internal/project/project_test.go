@@ -78,7 +78,7 @@ var refused = map[string]string{
 	"audit: {required: [":                              "fencectl.yaml: line 1: did not find expected node content",
 	"audit: {required: ['\"x']}":                       "fencectl.yaml:1: \"x is not a table name: the double quote is never closed",
 	"audit: {exempt: [{table: a.b.c, reason: r}]}":     `fencectl.yaml:1: a.b.c is not a table name: it has more than one dot; put a schema or table whose name contains a dot in double quotes, as in '"my.schema".jobs'`,
-	"audit:\n  exempt:\n  - table: a\n    untl: 2027-03-31\n    reason: r":  "fencectl.yaml:4: unknown key untl in an entry of audit.exempt; did you mean until?",
+	"audit:\n  exempt:\n  - table: a\n    untl: 2027-03-31\n    reason: r":    "fencectl.yaml:4: unknown key untl in an entry of audit.exempt; did you mean until?",
 	"audit: {exempt: [{table: a, reason: r, until: 2027-02-30}]}":             "fencectl.yaml:1: until must be a date, such as 2027-03-31",
 	"audit: {exempt: [{table: a, reason: r, until: '2027-03-31T00:00:00Z'}]}": "fencectl.yaml:1: until must be a date, such as 2027-03-31",
 	"audit: {exempt: [{table: a, reason: r, until: soon}]}":                   "fencectl.yaml:1: until must be a date, such as 2027-03-31",
