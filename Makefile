@@ -10,6 +10,9 @@ PACKAGES     ?= ./...
 TESTFLAGS    ?=
 TEST_TIMEOUT ?= 15m
 
+# An example with a module of its own, so that nobody else downloads GORM.
+GORM         := examples/gorm
+
 # The majors of `make test-matrix`, and the packages that can tell one from another.
 PG_MAJORS       ?= 14 15 16 17 18
 MATRIX_PACKAGES ?= $(addsuffix /...,$(wildcard ./migrations ./fenced ./fencedtest ./internal ./cmd ./tokensrc/postgres))
@@ -36,10 +39,12 @@ build: ## Build bin/fencectl
 .PHONY: test
 test: deps ## Run all tests (TESTFLAGS, PACKAGES)
 	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+	$(GO) -C $(GORM) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: test-race
 test-race: deps ## Run all tests under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+	$(GO) -C $(GORM) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: test-matrix
 test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
@@ -54,6 +59,7 @@ test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJOR
 lint: ## Run the linters, and check formatting and go.mod
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
+	$(GO) -C $(GORM) mod tidy -diff
 
 .PHONY: generate
 generate: ## Generate the code that is generated
