@@ -40,7 +40,7 @@ func pooled(t *testing.T, direct *pgxpool.Pool) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above; there is nothing secret in it but a throwaway server's password
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "pgbouncer.ini")
@@ -52,7 +52,7 @@ func pooled(t *testing.T, direct *pgxpool.Pool) *pgxpool.Pool {
 		"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 2\n"+
 		"ignore_startup_parameters = extra_float_digits, search_path, options\nmax_client_conn = 100\n",
 		server.Host, server.Port, server.Database, server.User, password, port)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil { //nolint:gosec // as above
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	arguments := []string{config}
