@@ -105,7 +105,7 @@ https://github.com/fencectl/fencectl/blob/main/docs/rules/unfenced-table.md
 
 3 databases: 6 tables, 5 fenced; 1 warning; 1 could not be audited
 `, cleanName, at, bareName, at)
-	if diff := cmp.Diff(want, o.stdout); diff != "" {
+	if diff := cmp.Diff(want, checked(o.stdout)); diff != "" {
 		t.Error(diff)
 	}
 	if o.status != 2 || strings.Count(o.stderr, "\n") != 1 || !strings.HasPrefix(o.stderr, "fencectl: gone on 127.0.0.1:1: nothing is listening") {
@@ -134,7 +134,7 @@ https://github.com/fencectl/fencectl/blob/main/docs/rules/unfenced-table.md
 		t.Errorf("exit status %d, stderr %q", o.status, o.stderr)
 	}
 	// One more, to those of the file.
-	if o := fencectl.run("audit", "--dsn-file", file, "--dsn", nowhere); o.status != 2 || !strings.HasSuffix(o.stdout, "3 databases: 6 tables, 5 fenced; 1 warning; 1 could not be audited\n") {
+	if o := fencectl.run("audit", "--dsn-file", file, "--dsn", nowhere); o.status != 2 || !strings.HasSuffix(checked(o.stdout), "3 databases: 6 tables, 5 fenced; 1 warning; 1 could not be audited\n") {
 		t.Errorf("exit status %d:\n%s", o.status, o.stdout)
 	}
 	for _, format := range []string{"table", "json", "sarif", "github", "html"} {
@@ -179,7 +179,7 @@ func TestAuditReadsConnectionStringsFromAFileOrTheStandardInput(t *testing.T) {
 	}
 	// The global flag may stand before the command, too.
 	fencectl.env = nil
-	if out := fencectl.ok("--dsn", pgtest.DSN(t, pool), "audit"); out != "nothing found: 5 tables, 5 fenced\n" {
+	if out := checked(fencectl.ok("--dsn", pgtest.DSN(t, pool), "audit")); out != "nothing found: 5 tables, 5 fenced\n" {
 		t.Errorf("printed %q", out)
 	}
 }
@@ -233,7 +233,7 @@ environments:
 		if environment != "" {
 			args = append(args, "--env", environment)
 		}
-		if out := fencectl.ok(args...); !strings.HasSuffix(out, want) {
+		if out := checked(fencectl.ok(args...)); !strings.HasSuffix(out, want) {
 			t.Errorf("%q: want %q at the end of:\n%s", environment, want, out)
 		}
 	}
@@ -246,7 +246,7 @@ func TestAuditSaysWhichExemptionsHaveEnded(t *testing.T) {
 	fencectl.ok("protect", "*.*")
 	fencectl.ok("unprotect", "public.orders")
 	file := settingsFile(t, "audit: {exempt: [{table: orders, reason: written by one process, until: 2020-02-29}]}")
-	out := fencectl.ok("audit", "--config", file)
+	out := checked(fencectl.ok("audit", "--config", file))
 	if !strings.Contains(out, "    fencectl protect public.orders\n") ||
 		!strings.HasSuffix(out, "5 tables, 4 fenced; 1 warning\n\nthe exemption of orders ended on 2020-02-29 (written by one process): renew or\nremove it\n") {
 		t.Errorf("printed:\n%s", out)
