@@ -224,6 +224,7 @@ type finding struct {
 type observation struct {
 	installed bool
 	tables    []Table
+	protected []protectedTable // read only where there are statements to compare with
 	findings  []finding
 	skipped   []Skipped
 }
@@ -258,6 +259,9 @@ func look(ctx context.Context, db DB) (*observation, error) {
 		return nil, err
 	}
 	seen.findings = append(seen.findings, altered...)
+	if err := seen.statements(ctx, tx, may); err != nil {
+		return nil, err
+	}
 	return seen, nil
 }
 
@@ -266,6 +270,9 @@ type access struct {
 	installed  bool // the schema fencing is there
 	violations bool // fencing.violation
 	tokens     bool // fencing.fence, lease, source and the token sequence
+
+	statements       string // the schema of pg_stat_statements; "" when it is not installed
+	loaded, readable bool   // its library; its view
 }
 
 func readSession(ctx context.Context, tx pgx.Tx) (access, error) {
@@ -273,7 +280,8 @@ func readSession(ctx context.Context, tx pgx.Tx) (access, error) {
 		may      access
 		settings [6]string
 	)
-	err := tx.QueryRow(ctx, query("session")).Scan(&settings[0], &settings[1], &settings[2], &settings[3], &settings[4], &settings[5], &may.installed, &may.violations, &may.tokens)
+	err := tx.QueryRow(ctx, query("session")).Scan(&settings[0], &settings[1], &settings[2], &settings[3], &settings[4], &settings[5], &may.installed, &may.violations, &may.tokens,
+		&may.statements, &may.loaded, &may.readable)
 	return may, err
 }
 
@@ -288,6 +296,9 @@ const branch = `SELECT '%s'::text, part.object::text, part.subject::text, part.s
 func compose(facts string, may access) (string, []Skipped) {
 	var skipped []Skipped
 	branches := []string{fmt.Sprintf(branch, "", query("tables"))}
+	if may.seesStatements() {
+		branches = append(branches, fmt.Sprintf(branch, protectedBranch, query("protected")))
+	}
 	for _, rule := range rules {
 		for _, part := range rule.parts {
 			if part.reads != nil && !part.reads(may) {
@@ -317,7 +328,12 @@ func (o *observation) read(ctx context.Context, tx pgx.Tx, statement string) err
 		if err := rows.Scan(&f.rule, &f.object, &f.subject, &f.severity, &f.message, &f.command, &f.statement, &f.schema, &f.table, &f.weight); err != nil {
 			return err
 		}
-		if f.rule != "" {
+		switch f.rule {
+		case "":
+		case protectedBranch:
+			o.protected = append(o.protected, protectedTable{*f.schema, *f.table, f.object, *f.severity == "enforce", f.message})
+			continue
+		default:
 			o.findings = append(o.findings, f)
 			continue
 		}

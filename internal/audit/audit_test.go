@@ -541,8 +541,9 @@ func TestTheExamplesOfTheRulesPagesAreTrue(t *testing.T) {
 	t.Parallel()
 	block := regexp.MustCompile("(?ms)^```(sql|sh)\n(.*?)^```$")
 	for _, rule := range audit.Rules() {
-		if rule.Name == "subscription-writes" {
-			continue // needs a second database, and has a test of its own
+		switch rule.Name {
+		case "subscription-writes", "unfenced-statement", "guard-outdated":
+			continue // need a second database, a preloaded library, an older version: tests of their own look at them
 		}
 		t.Run(rule.Name, func(t *testing.T) {
 			t.Parallel()
@@ -555,6 +556,13 @@ func TestTheExamplesOfTheRulesPagesAreTrue(t *testing.T) {
 				t.Fatalf("the page has %d blocks, want an example in SQL and what mends it", len(blocks))
 			}
 			pool := pgtest.New(t)
+			if rule.Name == "owner-can-bypass" { // roles are not the database's, and do not go with it
+				t.Cleanup(func() {
+					if _, err := pool.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY shop_app, shop_owner; DROP ROLE shop_app, shop_owner"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
 			runSQL(t, pool, blocks[0][2])
 			if rule.Name == "row-fence-with-deletes" {
 				await(t, pool, "pg_catalog.pg_stat_get_tuples_deleted('public.jobs'::regclass) > 0")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,7 @@ import (
 // function is one function of the schema fencing: as the migrations make it, or as the database has it.
 type function struct {
 	name       string
+	file       string // the migration that makes it; only of those of the migrations
 	signature  string // name and arguments, for people; only of those of the migrations
 	body       string
 	definer    bool   // SECURITY DEFINER
@@ -62,6 +64,7 @@ func installedFunctions() ([]function, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", file, err)
 			}
+			f.file = file
 			functions = append(functions, f)
 		}
 	}
@@ -102,8 +105,54 @@ func sameVersion(expected []function) func(function) bool {
 	}
 }
 
+var versionText = regexp.MustCompile(`'(\d+)\.(\d+)\.(\d+)[^']*'`)
+
+// versionOf is the version of the schema that the functions are of, as numbers to compare and as text; nil when it cannot be told.
+func versionOf(functions []function) (numbers []int, text string) {
+	i := slices.IndexFunc(functions, func(f function) bool { return f.name == "version" })
+	if i < 0 {
+		return nil, ""
+	}
+	parts := versionText.FindStringSubmatch(functions[i].body)
+	if parts == nil {
+		return nil, ""
+	}
+	for _, part := range parts[1:] {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil, ""
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers, strings.Trim(parts[0], "'")
+}
+
+// outdated finds a schema that an older version than this program left: by what it says of itself, or because nothing is there
+// of what the last migrations make. A function that is gone alone was dropped by somebody, which installing would not mend.
+func outdated(expected, actual []function) *finding {
+	ours, ourText := versionOf(expected)
+	theirs, theirText := versionOf(actual)
+	old := finding{rule: "guard-outdated", object: "schema fencing", command: []string{"install"}}
+	if ours != nil && theirs != nil && slices.Compare(theirs, ours) < 0 {
+		old.message = fmt.Sprintf("is of version %s, and this fencectl installs %s", theirText, ourText)
+		return &old
+	}
+	there := func(f function) bool {
+		return slices.ContainsFunc(actual, func(a function) bool { return a.name == f.name })
+	}
+	last := expected[len(expected)-1].file
+	for i, f := range expected {
+		isNew := !slices.ContainsFunc(expected[:i], func(e function) bool { return e.name == f.name && e.file != last })
+		if f.file == last && isNew && there(f) {
+			return nil
+		}
+	}
+	old.message = "lacks the functions of " + last + ", which this fencectl installs"
+	return &old
+}
+
 // alteredFunctions finds the functions that are not what the migrations made. Where the schema is of another version than
-// this program, there is nothing to compare with.
+// this program, there is nothing to compare with: an older one is a finding of its own.
 func alteredFunctions(ctx context.Context, tx pgx.Tx) ([]finding, error) {
 	expected, err := installedFunctions()
 	if err != nil {
@@ -119,6 +168,12 @@ func alteredFunctions(ctx context.Context, tx pgx.Tx) ([]finding, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(actual) == 0 {
+		return nil, nil
+	}
+	if old := outdated(expected, actual); old != nil {
+		return []finding{*old}, nil
 	}
 	if !slices.ContainsFunc(actual, sameVersion(expected)) {
 		return nil, nil

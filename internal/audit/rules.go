@@ -23,7 +23,10 @@ func (r Rule) Docs() string { return docs + r.Name + ".md" }
 
 const docs = "https://github.com/fencectl/fencectl/blob/main/docs/rules/"
 
-const unfencedTable = "unfenced-table"
+const (
+	unfencedTable     = "unfenced-table"
+	unfencedStatement = "unfenced-statement"
+)
 
 // Rules lists the rules in the order in which a report has them.
 func Rules() []Rule { return slices.Clone(rules) }
@@ -51,6 +54,10 @@ var rules = []Rule{
 		Name: "guard-altered", Severity: Error,
 		Why:   "A guard that is not what was installed may let through what it should refuse, and nothing else would show it.",
 		parts: []part{{file: "guard-altered"}, {file: "guard-altered.fences"}},
+	},
+	{
+		Name: "guard-outdated", Severity: Warning,
+		Why: "Newer versions mend what older guards let through. And the functions of an older version cannot be compared with what was installed.",
 	},
 	{
 		Name: "guard-not-last", Severity: Error,
@@ -114,6 +121,15 @@ var rules = []Rule{
 		Name: "row-fence-with-deletes", Severity: Warning,
 		Why:   "The fence of a row is in the row. Once the row is deleted, an old holder can insert it again. A named fence outlives the rows.",
 		parts: []part{{file: "row-fence-with-deletes"}},
+	},
+	{
+		Name: "owner-can-bypass", Severity: Info,
+		Why:   "A table's owner can switch its guards off, drop them, and call fencing.bypass. What the application may do, its mistakes and whoever gets its password may do.",
+		parts: []part{{file: "owner-can-bypass"}},
+	},
+	{
+		Name: unfencedStatement, Severity: Info,
+		Why: "A statement that presents no token, in a program that presents none, is refused once the fence enforces.",
 	},
 	{
 		Name: "observing", Severity: Warning,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/pgtest"
+	"github.com/fencectl/fencectl/migrations"
 )
 
 // Each case is a database in which nothing is to be found, what somebody does to it, the findings that this makes, and that
@@ -31,6 +32,7 @@ type ruleCase struct {
 	want  []string // severity, rule, object and message of each finding; the message may be cut at "…"
 	// fixes says how many of the findings' fixes are needed: the first ones mend the rest. 0: all.
 	fixes int
+	skip  int    // but for so many at the beginning, which the rest mend
 	leave string // SQL, at the end: what does not go with the database
 	stats string // a condition on the statistics, which before PostgreSQL 15 come in late
 }
@@ -46,6 +48,16 @@ const partitionedEvents = `
 	CREATE TABLE public.events_eu_2026 PARTITION OF public.events_eu FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
 	CREATE TABLE public.events_us PARTITION OF public.events FOR VALUES IN ('us');
 	INSERT INTO public.events VALUES (1, 'eu', '2026-05-01'), (2, 'us', '2026-05-01');`
+
+// migrationUndone leaves a database as the version before the last migration left it.
+var migrationUndone = func() string {
+	names := migrations.Files()
+	_, down, err := migrations.Sections(names[len(names)-1])
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf("%s; DELETE FROM fencing.goose_db_version WHERE version_id = %d", down, migrations.Latest())
+}()
 
 var ruleCases = []ruleCase{
 	{
@@ -348,6 +360,33 @@ var ruleCases = []ruleCase{
 		want: []string{"error guard-missing public.events_rest: has the token column of a row fence and no guard…"},
 	},
 	{
+		name: "protected tables are attached to one that is not",
+		clean: protectedJobs + `CREATE TABLE public.named (id bigint NOT NULL, state text NOT NULL); SELECT fencing.protect('public.named', fence => 'it''s mine', max_advance => 7);
+			CREATE TABLE public.alike (id bigint NOT NULL); SELECT fencing.protect('public.alike', 'reentrant', inserts => 'require', max_advance => 9)`,
+		then: `CREATE TABLE public.all_alike (LIKE public.alike INCLUDING ALL) PARTITION BY RANGE (id);
+			ALTER TABLE public.all_alike ATTACH PARTITION public.alike FOR VALUES FROM (0) TO (100);
+			CREATE TABLE public.all_named (id bigint NOT NULL, state text NOT NULL) PARTITION BY RANGE (id);
+			ALTER TABLE public.all_named ATTACH PARTITION public.named FOR VALUES FROM (0) TO (100)`,
+		want: []string{
+			"error guard-missing public.all_alike: has the token column of a row fence and no guard…",
+			"warning partition-unguarded public.alike: has guards of its own and is a partition of public.all_alike…",
+			"warning partition-unguarded public.named: has guards of its own and is a partition of public.all_named, which is not protected…",
+			"warning unfenced-table public.all_named: has no fence…",
+		},
+		skip:  1,
+		fixes: 3,
+	},
+	{
+		name:  "a protected table is attached to one whose column differs from its own",
+		clean: protectedJobs,
+		then: `CREATE TABLE public.all_jobs (id bigint NOT NULL, state text NOT NULL, last_fencing_token bigint) PARTITION BY RANGE (id);
+			ALTER TABLE public.all_jobs ATTACH PARTITION public.jobs FOR VALUES FROM (0) TO (100)`,
+		want: []string{
+			"warning partition-unguarded public.jobs: has guards of its own and is a partition of public.all_jobs, which is not protected…",
+			"warning unfenced-table public.all_jobs: has no fence…",
+		},
+	},
+	{
 		name:  "a child inherits from a protected table",
 		clean: protectedJobs,
 		then:  `CREATE TABLE public."Child" (extra text) INHERITS (public.jobs)`,
@@ -468,6 +507,24 @@ var ruleCases = []ruleCase{
 		want:  []string{`warning row-fence-with-deletes public."{odd}": fences each row in itself, and 1 row was deleted…`},
 	},
 	{
+		name:  "an earlier version installed the schema",
+		clean: protectedJobs,
+		then:  migrationUndone,
+		want:  []string{"warning guard-outdated schema fencing: lacks the functions of 00005_protection.sql, which this fencectl installs"},
+	},
+	{
+		name: "the application owns what it writes",
+		clean: `CREATE ROLE "audit App" LOGIN; CREATE ROLE audit_writer LOGIN; CREATE ROLE audit_group NOLOGIN; CREATE SCHEMA shop;
+			CREATE TABLE shop.granted (id bigint PRIMARY KEY); SELECT fencing.protect('shop.granted'); ALTER TABLE shop.granted OWNER TO "audit App"; GRANT INSERT ON shop.granted TO audit_writer;
+			CREATE TABLE shop.columns (id bigint PRIMARY KEY, v int); SELECT fencing.protect('shop.columns'); ALTER TABLE shop.columns OWNER TO "audit App"; GRANT UPDATE (v) ON shop.columns TO audit_writer;
+			CREATE TABLE shop.grouped (id bigint PRIMARY KEY); SELECT fencing.protect('shop.grouped'); ALTER TABLE shop.grouped OWNER TO audit_group;
+			CREATE TABLE shop.jobs (id serial PRIMARY KEY); SELECT fencing.protect('shop.jobs'); GRANT SELECT ON shop.jobs TO audit_writer;
+			CREATE TABLE shop.parts (id bigint) PARTITION BY LIST (id); CREATE TABLE shop.parts_1 PARTITION OF shop.parts FOR VALUES IN (1); SELECT fencing.protect('shop.parts', fence => 'parts');`,
+		then:  `CREATE ROLE "audit App_owner"; ALTER TABLE shop.jobs OWNER TO "audit App"; ALTER TABLE shop.parts OWNER TO "audit App"; ALTER TABLE shop.parts_1 OWNER TO "audit App"`,
+		want:  []string{`info owner-can-bypass role "audit App": owns 2 protected tables (shop.jobs, shop.parts), can log in, and is the only one who may write them: who writes there can switch the guards off`},
+		leave: `DROP OWNED BY "audit App", audit_writer, audit_group, "audit App_owner", "audit App_owner2"; DROP ROLE "audit App", audit_writer, audit_group, "audit App_owner", "audit App_owner2"`,
+	},
+	{
 		name:  "a table is only observed",
 		clean: protectedJobs,
 		then:  `SELECT fencing.observe('public.jobs'); UPDATE public.jobs SET state = 'done'; UPDATE public.jobs SET state = 'new'`,
@@ -528,6 +585,7 @@ func TestEachRuleFindsWhatItIsForAndItsFixMendsIt(t *testing.T) {
 			if c.fixes > 0 {
 				fixes = fixes[:c.fixes]
 			}
+			fixes = fixes[c.skip:]
 			for _, f := range fixes {
 				t.Logf("%s: %s", f.Key, f.Fix)
 				runFix(t, pool, f.Fix)
@@ -538,7 +596,7 @@ func TestEachRuleFindsWhatItIsForAndItsFixMendsIt(t *testing.T) {
 		})
 	}
 	for _, rule := range audit.Rules() {
-		if !covered[rule.Name] && rule.Name != "subscription-writes" { // has a test of its own
+		if !covered[rule.Name] && rule.Name != "subscription-writes" && rule.Name != "unfenced-statement" { // have tests of their own
 			t.Errorf("no case for the rule %s", rule.Name)
 		}
 	}
@@ -575,6 +633,10 @@ func run(t *testing.T, db audit.DB, options *audit.Options) *audit.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The databases of the tests come without pg_stat_statements; that this is said has a test of its own.
+	report.Skipped = slices.DeleteFunc(report.Skipped, func(s audit.Skipped) bool {
+		return s.Rule == "unfenced-statement" && strings.HasPrefix(s.Reason, "pg_stat_statements is not installed")
+	})
 	return report
 }
 

@@ -35,7 +35,8 @@ lines. Then the same audit again.`)
 }
 
 func (t *telling) audit(ctx context.Context) (*audit.Report, error) {
-	report, err := audit.Run(ctx, t.place.pool, nil)
+	// The demo is one role for all, which owns the tables: no fault of theirs.
+	report, err := audit.Run(ctx, t.place.pool, &audit.Options{Severities: map[string]audit.Severity{"owner-can-bypass": audit.Off}})
 	if err != nil {
 		return nil, fmt.Errorf("auditing: %w", err)
 	}

@@ -159,9 +159,10 @@ func TestFencesAreProposedFromWhatTheCatalogsSay(t *testing.T) {
 	}
 }
 
-func TestStatementsTellWhatCountersCannot(t *testing.T) {
-	t.Parallel()
-	server, err := pgserver.Start(t.Context(), &pgserver.Options{Preload: []string{"pg_stat_statements"}})
+// serverWith is a server of its own, with libraries loaded and the fencing schema, that has pg_stat_statements to install.
+func serverWith(t *testing.T, libraries ...string) *pgxpool.Pool {
+	t.Helper()
+	server, err := pgserver.Start(t.Context(), &pgserver.Options{Preload: libraries})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,12 +176,34 @@ func TestStatementsTellWhatCountersCannot(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if !pgtest.Value[bool](t, pool, "SELECT current_setting('pg_stat_statements.max', true) IS NOT NULL") {
+	if !pgtest.Value[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_stat_statements')") {
 		t.Skip("this PostgreSQL comes without pg_stat_statements")
 	}
 	if _, err := migrations.Up(t.Context(), pool, nil); err != nil {
 		t.Fatal(err)
 	}
+	return pool
+}
+
+// Without the library the view is there and fails: a plan must not.
+func TestStatementsThatAreNotLoadedAreNotSeen(t *testing.T) {
+	t.Parallel()
+	pool := serverWith(t)
+	pgtest.Exec(t, pool, "CREATE EXTENSION pg_stat_statements SCHEMA public")
+	pgtest.Exec(t, pool, "ALTER SYSTEM SET track_counts = off")
+	pgtest.Exec(t, pool, "SELECT pg_reload_conf()")
+	await(t, pool, "current_setting('track_counts') = 'off'")
+	if diff := cmp.Diff([]plan.NotSeen{
+		{What: "writes", Reason: "the server counts none: track_counts is off"},
+		{What: "statements", Reason: "pg_stat_statements is installed and not loaded: it has to be in shared_preload_libraries when the server starts"},
+	}, run(t, pool).NotSeen); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestStatementsTellWhatCountersCannot(t *testing.T) {
+	t.Parallel()
+	pool := serverWith(t, "pg_stat_statements")
 	execute(t, pool, `CREATE TABLE public.bulk (id bigint PRIMARY KEY, v int); CREATE TABLE public.loaded (id bigint PRIMARY KEY); CREATE TABLE public.accounts (id bigint PRIMARY KEY, v int);
 		CREATE TABLE public.orm (id bigint PRIMARY KEY, v int, w int); CREATE SCHEMA a; CREATE SCHEMA b; CREATE TABLE a.twice (id bigint); CREATE TABLE b.twice (id bigint);
 		CREATE SCHEMA ext`)
