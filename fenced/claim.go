@@ -61,7 +61,7 @@ func claimEach(ctx context.Context, grants []Grant, o *ClaimOptions, claim func(
 	for _, grant := range ordered {
 		begun := time.Now()
 		evicted, err := claim(ctx, grant)
-		err = checkSource(ctx, grant, ended(ctx, AsError(err)))
+		err = checkSource(ctx, grant, ended(grants, AsError(err)))
 		if o.Observer != nil {
 			o.Observer.Claimed(ctx, ClaimEvent{Fence: grant.Name(), Token: grant.Token(), Took: time.Since(begun), Evicted: evicted, Err: err})
 		}

@@ -14,7 +14,9 @@
 // # Which errors mean what
 //
 //   - [ErrStale]: somebody holds a newer token, or (see [StaleError.OwnWrite]) this very write is already in. Stop; do
-//     not retry under the same grant. Acquire the lock again and start over from the first read.
+//     not retry under the same grant. Acquire the lock again and start over from the first read. [Lost] is the question that a loop
+//     asks. When the error is also [ErrSourceBehind], acquiring again does not help: an operator has to look at the token source.
+//   - [ErrGrantEnded]: this process noticed by itself that the lock is gone. The same.
 //   - [ErrUnclaimed]: the token is newer than the fence. Call [Claim], then run the transaction again.
 //   - [ErrUnfenced], [ErrInvalidToken], [ErrUnsupported]: a mistake in the program or its configuration. Retrying does not help.
 //   - serialization_failure (40001) and deadlock_detected (40P01): safe to run again under the same grant; [Run] does so

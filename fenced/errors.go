@@ -37,6 +37,20 @@ var (
 	ErrOutcomeUnknown = errors.New("fenced: the outcome of COMMIT is unknown")
 )
 
+// Lost reports whether err, from [Run] or [Claim] and their kin, says that the lock is gone: a newer token has been accepted ([ErrStale]), or
+// this process noticed that its grant has ended ([ErrGrantEnded]). Whatever the program believes about what the lock guards is worthless
+// then: drop it, and acquire the lock again.
+//
+// It is false for the two stale refusals in which no newer holder is involved: the caller's own earlier write
+// ([StaleError.OwnWrite]), and a token source that has gone back ([ErrSourceBehind]), where acquiring again would only be refused again.
+func Lost(err error) bool {
+	var stale *StaleError
+	if errors.As(err, &stale) {
+		return !stale.OwnWrite() && !stale.SourceBehind
+	}
+	return errors.Is(err, ErrGrantEnded)
+}
+
 type notFound struct{}
 
 func (notFound) Error() string { return "fenced: no such row" }

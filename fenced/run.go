@@ -23,7 +23,8 @@ type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// ErrGrantEnded: the grant's context ended, or its time was over, so nothing was sent or the transaction was given up. It comes with the cause.
+// ErrGrantEnded: the grant's context ended, or its time was over, so nothing was sent or the transaction was given up. When the context
+// ended it comes with that context's cause, for example tokensrc.ErrLost.
 var ErrGrantEnded = errors.New("fenced: the grant has ended")
 
 // RunOptions are the settings of RunWith; nil means the defaults.
@@ -86,7 +87,7 @@ func runEach(ctx context.Context, grants []Grant, o *RunOptions, run func(contex
 	defer cancel(nil)
 	for attempt := 1; ; attempt++ {
 		begun := time.Now()
-		err := run(ctx)
+		err := ended(grants, run(ctx))
 		if o.Observer != nil {
 			o.Observer.Ran(ctx, RunEvent{Fence: grants[0].Name(), Token: grants[0].Token(), Took: time.Since(begun), Attempt: attempt, Err: err})
 		}
@@ -126,7 +127,7 @@ func runOnce(ctx context.Context, db DB, grants []Grant, o *RunOptions, fn func(
 	options.BeginQuery = beginSQL(o.TxOptions) + "; " + present
 	raw, err := begin(ctx, db, options)
 	if err != nil {
-		return ended(ctx, AsError(err))
+		return AsError(err)
 	}
 	open := true
 	defer func() {
@@ -135,14 +136,14 @@ func runOnce(ctx context.Context, db DB, grants []Grant, o *RunOptions, fn func(
 		}
 	}()
 	if err := fn(WrapTx(raw)); err != nil {
-		return ended(ctx, AsError(err))
+		return AsError(err)
 	}
 	// The context hears of a grant's end on another goroutine; a lock that is known to be lost must not get as far as COMMIT.
 	if err := grantsEnded(grants); err != nil {
 		return err
 	}
 	open = false
-	return ended(ctx, commit(ctx, raw))
+	return commit(ctx, raw)
 }
 
 // begin starts a transaction with a BeginQuery that does more than begin. When the "more" is refused the transaction is open and failed:
@@ -197,12 +198,19 @@ func commit(ctx context.Context, tx pgx.Tx) error {
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
-// ended puts the reason for which a grant ended into an error that came of it.
-func ended(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil && errors.Is(cause, ErrGrantEnded) && Kind(err) == "" && !errors.Is(err, ErrGrantEnded) {
-		return fmt.Errorf("%w: %w", cause, err)
+// ended puts the end of a grant into an error that came of it, whichever context noticed first: the callers', a grant's own or Run's.
+func ended(grants []Grant, err error) error {
+	if err == nil || Kind(err) != "" || errors.Is(err, ErrGrantEnded) {
+		return err
 	}
-	return err
+	end := grantsEnded(grants)
+	if end == nil {
+		return err
+	}
+	if errors.Is(end, err) { // it is the cause itself
+		return end
+	}
+	return fmt.Errorf("%w: %w", end, err)
 }
 
 // withGrants derives a context that ends with the first of the grants that have one.

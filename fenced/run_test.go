@@ -624,3 +624,45 @@ func TestBadGrantsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		t.Errorf("%d round trips", n)
 	}
 }
+
+func TestALostLockIsOneQuestionAndNeedsAnotherAnswerThanAnOwnWrite(t *testing.T) {
+	t.Parallel()
+	refusal := func(presented, stored fenced.Token) fenced.Refusal {
+		return fenced.Refusal{Presented: presented, Stored: stored}
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"a newer holder":          {&fenced.StaleError{Refusal: refusal(33, 34)}, true},
+		"the grant has ended":     {fmt.Errorf("saving: %w", fenced.ErrGrantEnded), true},
+		"an own earlier write":    {&fenced.StaleError{Refusal: refusal(34, 34)}, false},
+		"a source that went back": {&fenced.StaleError{Refusal: refusal(33, 34), SourceBehind: true}, false},
+		"not fenced":              {&fenced.UnfencedError{}, false},
+		"something else":          {errors.New("disk full"), false},
+		"nothing":                 {nil, false},
+	} {
+		if got := fenced.Lost(test.err); got != test.want {
+			t.Errorf("%s: Lost(%v) = %v, want %v", name, test.err, got, test.want)
+		}
+	}
+}
+
+func TestRunUnderTheEndedContextOfAGrantSaysThatTheGrantHasEnded(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	why := errors.New("the lease lapsed")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	grant := endingGrant{fenced.NewGrant("jobs", 1), ctx}
+	cancel(why)
+	// The grant's own context, as programs pass it, and one that has not ended.
+	for _, ctx := range []context.Context{ctx, t.Context()} {
+		err := fenced.Run(ctx, pool, grant, func(pgx.Tx) error { return nil })
+		if !errors.Is(err, fenced.ErrGrantEnded) || !errors.Is(err, why) || !fenced.Lost(err) {
+			t.Errorf("Run: %v, want ErrGrantEnded with its cause", err)
+		}
+		if err := fenced.Claim(ctx, pool, grant); !errors.Is(err, fenced.ErrGrantEnded) || !errors.Is(err, why) {
+			t.Errorf("Claim: %v, want ErrGrantEnded with its cause", err)
+		}
+	}
+}

@@ -64,7 +64,7 @@ func runSQLOnce(ctx context.Context, db SQLDB, grants []Grant, txOptions *sql.Tx
 	p := &presentation{sql: present}
 	tx, err := db.BeginTx(context.WithValue(ctx, presentationKey{}, p), txOptions)
 	if err != nil {
-		return ended(ctx, AsError(err))
+		return AsError(err)
 	}
 	open := true
 	defer func() {
@@ -74,17 +74,17 @@ func runSQLOnce(ctx context.Context, db SQLDB, grants []Grant, txOptions *sql.Tx
 	}()
 	if !p.sent {
 		if _, err := tx.ExecContext(ctx, present); err != nil {
-			return ended(ctx, AsError(err))
+			return AsError(err)
 		}
 	}
 	if err := fn(tx); err != nil {
-		return ended(ctx, AsError(err))
+		return AsError(err)
 	}
 	if err := grantsEnded(grants); err != nil { // see runOnce
 		return err
 	}
 	open = false
-	return ended(ctx, commitSQL(ctx, tx))
+	return commitSQL(ctx, tx)
 }
 
 func commitSQL(ctx context.Context, tx *sql.Tx) error {

@@ -44,7 +44,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 			// We were told to stop, and whatever that broke off is no failure.
 		case errors.Is(err, fenced.ErrSourceBehind):
 			return err // we do lead, and the token is too old: an operator has to look at what happened to etcd
-		case errors.Is(err, fenced.ErrStale), errors.Is(err, fenced.ErrGrantEnded), errors.Is(err, tokensrc.ErrLost):
+		case fenced.Lost(err), errors.Is(err, tokensrc.ErrLost):
 			// Whether the database said so or we noticed: somebody else leads. Nothing has been written since; campaign again.
 			s.Log.Warn("deposed", "error", err)
 		default:

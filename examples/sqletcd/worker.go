@@ -35,7 +35,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			// We were told to stop, and whatever that broke off is no failure.
 		case errors.Is(err, fenced.ErrSourceBehind):
 			return err // we do hold the lock, and its token is too old: an operator has to look at where the tokens come from
-		case lost(err):
+		case fenced.Lost(err):
 			// The job is somebody else's now. Whatever this worker believed about it is worthless: drop it, look for another.
 			w.Log.Warn("stopped, the lock is lost", "worker", w.Name, "error", err)
 		case err != nil:
@@ -48,12 +48,6 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// lost reports whether an error says that the lock is gone. ErrStale is the database's word, and certain. The other two come from
-// this process, when it has noticed by itself: between two statements, or before it sent one.
-func lost(err error) bool {
-	return errors.Is(err, fenced.ErrStale) || errors.Is(err, fenced.ErrGrantEnded) || errors.Is(err, tokensrc.ErrLost)
 }
 
 // next does the first open job that nobody else is at. It returns false when there is none.

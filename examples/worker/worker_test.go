@@ -118,7 +118,7 @@ func TestAWorkerThatHearsOfItsLossStopsThatJobAlone(t *testing.T) {
 		<-ctx.Done() // at the next renewal
 		return nil
 	}
-	if worked, err := w.next(t.Context()); !worked || !lost(err) {
+	if worked, err := w.next(t.Context()); !worked || !fenced.Lost(err) {
 		t.Errorf("%v, %v, want the loss of the lock", worked, err)
 	}
 	if rows := pgtest.Value[int64](t, pool, `SELECT count(*) FROM worker.progress`); rows != 0 {
