@@ -120,7 +120,8 @@ $$;
 COMMENT ON FUNCTION fencing.source_epoch(text, text) IS
     'The epoch in which an outside token source issues; remembers the first incarnation seen, NULL for another until fencing.adopt_epoch.';
 
--- Operators: accept that a source has a new incarnation whose numbers may have gone back.
+-- Operators: accept that a source has a new incarnation, or that the known one's numbers may have gone
+-- back (a store restored in place keeps its identity): either way the epoch rises.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.adopt_epoch(source text, incarnation text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
@@ -138,9 +139,6 @@ BEGIN
     IF NOT FOUND THEN
         RETURN fencing.source_epoch(source, incarnation);
     END IF;
-    IF known.incarnation = adopt_epoch.incarnation THEN
-        RETURN known.epoch;
-    END IF;
     IF known.epoch = 32767 THEN
         RAISE EXCEPTION 'source "%" has used up its epochs', source
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Name the source anew, and lower the fences it has raised.';
@@ -155,7 +153,7 @@ $$;
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.adopt_epoch(text, text) IS
-    'Accepts a new incarnation of an outside token source and raises its epoch; returns the epoch. For operators.';
+    'Accepts an incarnation of an outside token source, new or restored in place, and raises its epoch; returns the epoch. For operators.';
 
 -- Leases ----------------------------------------------------------------------------------------
 

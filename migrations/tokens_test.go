@@ -146,10 +146,11 @@ func TestAnOutsideSourcesEpochIsRaisedOnlyByAnOperator(t *testing.T) {
 		{"source_epoch", "cluster b", nil}, // a worker pointed at the wrong cluster gets no epoch
 		{"source_epoch", "cluster a", int32(0)},
 		{"adopt_epoch", "cluster b", int32(1)},
-		{"adopt_epoch", "cluster b", int32(1)},
 		{"source_epoch", "cluster b", int32(1)},
+		{"adopt_epoch", "cluster b", int32(2)}, // restored in place: the same identity, older numbers
+		{"source_epoch", "cluster b", int32(2)},
 		{"source_epoch", "cluster a", nil},
-		{"adopt_epoch", "cluster a", int32(2)},
+		{"adopt_epoch", "cluster a", int32(3)},
 	} {
 		if got := epoch(step.function, step.incarnation); got != step.want {
 			t.Errorf("%s(%s): %v, want %v", step.function, step.incarnation, got, step.want)

@@ -10,18 +10,29 @@ SELECT b.pid::integer                                   AS pid,
   LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = b.pid
  ORDER BY 5 DESC, 1;
 
--- Ends whoever keeps a claim waiting for the fence: the sessions that hold the fence's row. A session that itself queues
--- for a fence (it has, or waits for, the heavyweight lock on a tuple of fencing.fence) is another claim or writer in line
--- and holds nothing yet, so the search goes on to whoever it waits for. Search and end are one statement, so that a session
--- which has just let go and moved on to other work is not ended for what it did before.
+-- Ends whoever keeps a claim waiting for the fence: the sessions that hold the fence's row.
+--
+-- Spared are those in line themselves, and the search goes on to whoever they wait for: a session that queues for a fence has,
+-- or waits for, the heavyweight lock on a tuple of fencing.fence; a claim that has just got the row has a RowExclusiveLock on
+-- fencing.fence and is running, so it is about to commit.
+--
+-- All is decided before the first session is ended (volatile functions are evaluated after the sort): ending one lets the next
+-- in line go ahead, which then no longer looks like one in line. Search and end are one statement, so that a session which has
+-- just let go and moved on to other work is not ended for what it did before.
 -- name: EvictFenceHolders :many
-WITH RECURSIVE chain(pid) AS (
+WITH RECURSIVE queueing(pid) AS MATERIALIZED (
+    SELECT l.pid
+      FROM pg_catalog.pg_locks l
+     WHERE l.locktype = 'tuple' AND l.relation = 'fencing.fence'::pg_catalog.regclass
+    UNION
+    SELECT l.pid
+      FROM pg_catalog.pg_locks l
+      JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid AND a.state = 'active'
+     WHERE l.locktype = 'relation' AND l.relation = 'fencing.fence'::pg_catalog.regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+), chain(pid) AS (
     SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(sqlc.arg(pid)::integer))
     UNION
-    SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(c.pid))
-      FROM chain c
-     WHERE EXISTS (SELECT FROM pg_catalog.pg_locks l
-                    WHERE l.pid = c.pid AND l.locktype = 'tuple' AND l.relation = 'fencing.fence'::pg_catalog.regclass)
+    SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(c.pid)) FROM chain c JOIN queueing q ON q.pid = c.pid
 )
 SELECT c.pid::integer                                   AS pid,
        COALESCE(s.application_name, '')::text           AS application_name,
@@ -32,8 +43,7 @@ SELECT c.pid::integer                                   AS pid,
   FROM chain c
   LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = c.pid
  WHERE c.pid NOT IN (0, sqlc.arg(pid)::integer)
-   AND NOT EXISTS (SELECT FROM pg_catalog.pg_locks l
-                    WHERE l.pid = c.pid AND l.locktype = 'tuple' AND l.relation = 'fencing.fence'::pg_catalog.regclass)
+   AND c.pid NOT IN (SELECT q.pid FROM queueing q)
  ORDER BY 1;
 
 -- name: CancelBackend :one

@@ -158,7 +158,8 @@ func (a *app) epochAdoptCommand() *cobra.Command {
 		Short: "Accept that a token source was replaced or restored",
 		Long: `Accept another incarnation of a token source (a new etcd cluster, a Redis that lost its data) and raise the source's epoch, so
 that its tokens are greater than all of its predecessor's. Until then its tokens are refused: a worker that points at the
-wrong cluster must not poison the fences. SOURCE and INCARNATION are in the error that the worker reports.
+wrong cluster must not poison the fences. SOURCE and INCARNATION are in the error that the worker reports. A store that was
+restored in place keeps its incarnation: adopt the same one again, and the epoch rises all the same.
 
 The source postgres is this database itself: it notices a failover or restore on its own and needs no adopting.
 
