@@ -201,13 +201,15 @@ func TestCtrlZWithoutAShellSuspendsNothing(t *testing.T) {
 func TestCtrlZSuspendsTheCommandUntilItIsContinued(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t)
-	c := l.onTerminal("bash", "-mc", `fencectl lock jobs/nightly -- sh -c 'echo ready; until [ -e go ]; do sleep 0.1; done; echo asks; read -r line; echo "read $line"; exit 6'
+	fifo(t, l, "go")
+	// It waits without starting anything: a child that is stopped between vfork and exec keeps its parent from stopping.
+	c := l.onTerminal("bash", "-mc", `fencectl lock jobs/nightly -- sh -c 'echo ready; read -r line < go; echo asks; read -r line; echo "read $line"; exit 6'
 		echo "first $?"; fg; echo "second $?"; fg; echo "third $?"`)
 	c.until("ready")
 	fencectl := c.foreground()
 	c.typed("\x1a") // while the terminal is fencectl's
 	c.until("first 147")
-	l.file("go", "", 0o600)
+	l.open("go")
 	c.until("asks")
 	eventually(t, "the command has the terminal", func() bool { return c.foreground() != fencectl && c.foreground() != c.cmd.Process.Pid })
 	c.typed("\x1a") // while it is the command's

@@ -364,7 +364,7 @@ func TestASilentOrMissingLockServiceIsNamedWithoutItsPassword(t *testing.T) {
 func TestSignalsArePassedOnToTheCommand(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t)
-	r := l.start("jobs/nightly", "--", "bash", "-c", `trap 'kill $!; exit 9' TERM; for s in HUP INT QUIT USR1 USR2 ALRM WINCH; do trap "echo $s" $s; done
+	r := l.start("jobs/nightly", "--", "bash", "-c", `trap 'kill $! 2>&-; exit 9' TERM; for s in HUP INT QUIT USR1 USR2 ALRM WINCH; do trap "echo $s" $s; done
 		echo ready; while :; do sleep 1000 & wait; done`)
 	r.expect("ready")
 	for _, s := range []struct {
