@@ -128,6 +128,14 @@ var ruleCases = []ruleCase{
 		want:  []string{"error guard-missing public.jobs_next: has the token column of a row fence and no guard…"},
 	},
 	{
+		name: "a column of a template is renamed",
+		clean: `CREATE TABLE public.accounts (id bigint PRIMARY KEY, owner varchar(20) NOT NULL, "own er" text);
+			SELECT fencing.protect('public.accounts', fence => 'it''s/{owner}\{id}', max_advance => 9, observe => true);
+			SELECT fencing.enforce('public.accounts')`,
+		then: `ALTER TABLE public.accounts RENAME COLUMN owner TO "The Owner"`,
+		want: []string{"error guard-altered public.accounts: zzz_fencing_delete, zzz_fencing_insert, zzz_fencing_update are not as protect makes them…"},
+	},
+	{
 		name:  "a guard is switched off",
 		clean: protectedJobs,
 		then:  `ALTER TABLE public.jobs DISABLE TRIGGER zzz_fencing_update`,

@@ -63,18 +63,40 @@ member AS MATERIALIZED (
      ORDER BY t.relid, t.root
 ),
 
+-- Templates one of whose columns was renamed since, with its name of now. The guards' conditions have followed: they depend on the
+-- column, not on its name. Of two that were renamed nothing tells which is which.
+renamed AS MATERIALIZED (
+    SELECT p.relid, replace(p.arguments[1], format('{%s}', gone.name), format('{%s}', used.name)) AS template
+      FROM protected p
+     CROSS JOIN LATERAL (
+         SELECT min(named.piece[1]) AS name
+           FROM (SELECT DISTINCT m.piece FROM regexp_matches(p.arguments[1], '[{]([^{}]+)[}]', 'g') AS m (piece)) AS named
+          WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = p.relid AND a.attname = named.piece[1] AND NOT a.attisdropped)
+         HAVING count(*) = 1) AS gone
+     CROSS JOIN LATERAL (
+         SELECT min(a.attname::text) AS name
+           FROM pg_depend d
+           JOIN guard g ON g.oid = d.objid AND g.relid = p.relid AND g.name = 'zzz_fencing_insert'
+           JOIN pg_attribute a ON a.attrelid = p.relid AND a.attnum = d.refobjsubid
+          WHERE d.classid = 'pg_trigger'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = p.relid AND d.refobjsubid > 0
+            AND strpos(p.arguments[1], format('{%s}', a.attname)) = 0 AND a.attname !~ '[{}]'
+         HAVING count(DISTINCT a.attname) = 1) AS used
+     WHERE p.named
+),
+
 -- How a table and all below it are protected, and the command that protects it so.
 fence AS MATERIALIZED (
     SELECT m.root, m.label, p.arguments,
            CASE WHEN NOT p.named THEN 'row' WHEN strpos(p.arguments[1], '{') > 0 THEN 'template' ELSE 'constant' END AS kind,
            p.arguments[1] = 'strict' AS single_use, p.arguments[2] AS enforcement, options.inserts, options.max_advance, options.words,
            ARRAY['protect', m.label]
-               || CASE WHEN p.named THEN ARRAY['--fence', p.arguments[1]] WHEN p.arguments[1] = 'reentrant' THEN '{--mode,reentrant}'::text[] END
+               || CASE WHEN p.named THEN ARRAY['--fence', COALESCE(renamed.template, p.arguments[1])] WHEN p.arguments[1] = 'reentrant' THEN '{--mode,reentrant}'::text[] END
                || CASE WHEN options.inserts = 'require' THEN '{--inserts,require}'::text[] END
                || CASE WHEN options.max_advance IS NOT NULL THEN ARRAY['--max-advance', options.max_advance] END
                || CASE WHEN p.arguments[2] = 'observe' THEN '{--observe}'::text[] END AS command
       FROM protected p
       JOIN member m ON m.relid = p.relid AND m.root = p.relid
+      LEFT JOIN renamed ON renamed.relid = p.relid
      CROSS JOIN LATERAL (
          SELECT max(substr(word, 9)) FILTER (WHERE position > 2 AND starts_with(word, 'inserts=')) AS inserts,
                 max(substr(word, 13)) FILTER (WHERE position > 2 AND word ~ '^max_advance=[0-9]{1,18}$') AS max_advance,
