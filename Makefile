@@ -48,6 +48,7 @@ test-race: deps ## Run all tests under the race detector
 
 .PHONY: test-matrix
 test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
+	@scripts/deps npm
 	@failed=; for major in $(PG_MAJORS); do \
 		bin=$$(scripts/postgresql-binaries $$major) || exit; \
 		echo "PostgreSQL $$major, $$bin"; \
