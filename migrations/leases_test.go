@@ -71,8 +71,10 @@ func TestALeaseIsHeldByOneUntilItExpiresOrIsReleased(t *testing.T) {
 	if c := acquire(t, pool, ownerC, "1 hour"); c.token <= b.token {
 		t.Errorf("after it was released: %+v", c)
 	}
-	for _, arguments := range []string{"'', gen_random_uuid(), '1s'", "NULL, gen_random_uuid(), '1s'", "repeat('x', 1025), gen_random_uuid(), '1s'",
-		"'x', NULL, '1s'", "'x', gen_random_uuid(), NULL", "'x', gen_random_uuid(), '0s'", "'x', gen_random_uuid(), '-1s'"} {
+	for _, arguments := range []string{
+		"'', gen_random_uuid(), '1s'", "NULL, gen_random_uuid(), '1s'", "repeat('x', 1025), gen_random_uuid(), '1s'",
+		"'x', NULL, '1s'", "'x', gen_random_uuid(), NULL", "'x', gen_random_uuid(), '0s'", "'x', gen_random_uuid(), '-1s'",
+	} {
 		ends(t, try(t, pool, "SELECT fencing.acquire_lease("+arguments+")"), "22023")
 	}
 	for _, ttl := range []string{"NULL", "'0s'", "'-1s'"} {

@@ -62,9 +62,16 @@ func TestEveryPartitionIsFencedWhicheverNameTheWriteGoesBy(t *testing.T) {
 				id            int
 				later         bool
 			}{
-				{"events", "eu", 1, false}, {"events_us", "us", 11, false}, {"events_eu", "eu", 1, false}, {"events_eu", "eu", 101, false},
-				{"events_eu_low", "eu", 1, false}, {"events_eu_high", "eu", 101, false},
-				{"events_eu_top", "eu", 201, true}, {"events_eu", "eu", 201, true}, {"events_asia", "asia", 1, true}, {"events", "asia", 1, true},
+				{"events", "eu", 1, false},
+				{"events_us", "us", 11, false},
+				{"events_eu", "eu", 1, false},
+				{"events_eu", "eu", 101, false},
+				{"events_eu_low", "eu", 1, false},
+				{"events_eu_high", "eu", 101, false},
+				{"events_eu_top", "eu", 201, true},
+				{"events_eu", "eu", 201, true},
+				{"events_asia", "asia", 1, true},
+				{"events", "asia", 1, true},
 			} {
 				for _, sql := range []string{
 					fmt.Sprintf("UPDATE public.%s SET note = 'x' WHERE region = '%s' AND id = %d", p.table, p.region, p.id),

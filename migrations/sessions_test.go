@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -84,10 +85,8 @@ func ends(t *testing.T, err error, want string) *pgconn.PgError {
 	if got := pgtest.SQLState(err); got != want || (err != nil) != (want != accepted) {
 		t.Errorf("it ended with SQLSTATE %q (%v), want %q", got, err, want)
 	}
-	pgErr, _ := err.(*pgconn.PgError)
-	if pgErr == nil {
-		pgErr = &pgconn.PgError{}
-	}
+	pgErr := &pgconn.PgError{}
+	errors.As(err, &pgErr)
 	return pgErr
 }
 

@@ -138,7 +138,7 @@ func (s *subject) row(t *testing.T) int {
 
 // write runs a statement in a transaction that presents p, and returns how it ended and what it recorded, one kind of
 // violation after the other.
-func (s *subject) write(t *testing.T, p, sql string) (err error, recorded string) {
+func (s *subject) write(t *testing.T, p, sql string) (recorded string, err error) {
 	t.Helper()
 	pgtest.Exec(t, s.conn, "BEGIN ISOLATION LEVEL "+s.level)
 	defer pgtest.Exec(t, s.conn, "ROLLBACK")
@@ -146,12 +146,12 @@ func (s *subject) write(t *testing.T, p, sql string) (err error, recorded string
 		pgtest.Exec(t, s.conn, "SELECT set_config('fencing.token', $1, true)", p)
 	}
 	if err := try(t, s.conn, sql); err != nil {
-		return err, ""
+		return "", err
 	}
 	recorded = pgtest.Value[string](t, s.conn, `SELECT coalesce(string_agg(kind, ' ' ORDER BY id), '')
 		FROM fencing.violation WHERE xact = pg_current_xact_id() AND schema_name = 'public' AND table_name = 'jobs'`)
 	pgtest.Exec(t, s.conn, "COMMIT")
-	return nil, recorded
+	return recorded, nil
 }
 
 // check compares one cell: want is what enforce does, after the row as a write that goes through leaves it. A guard in
@@ -159,7 +159,7 @@ func (s *subject) write(t *testing.T, p, sql string) (err error, recorded string
 func (s *subject) check(t *testing.T, id int, l line, sql string, before, after string) {
 	t.Helper()
 	want := l.cell[s.variant]
-	err, recorded := s.write(t, l.p, sql)
+	recorded, err := s.write(t, l.p, sql)
 
 	wantState, wantRecorded, wantRow := want.state, "", before
 	if s.observe {
