@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,6 +297,35 @@ func (w *watched) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, e
 	w.begun = append(w.begun, options)
 	return w.pool.BeginTx(ctx, options)
 }
+
+func TestTheNumberOfStatementsDoesNotGrowWithTheNumberOfTables(t *testing.T) {
+	t.Parallel()
+	var sent counter
+	pool := pgtest.New(t, pgtest.Configure(func(c *pgxpool.Config) { c.ConnConfig.Tracer = &sent }))
+	count := func() int64 {
+		run(t, pool)
+		before := sent.Load()
+		run(t, pool)
+		return sent.Load() - before
+	}
+	execute(t, pool, "CREATE TABLE public.jobs (id bigint PRIMARY KEY)")
+	one := count()
+	execute(t, pool, `DO $$ BEGIN FOR i IN 1..40 LOOP
+		EXECUTE format('CREATE TABLE public.t%s (id bigint PRIMARY KEY, job bigint NOT NULL REFERENCES public.jobs ON DELETE CASCADE)', i); END LOOP; END $$`)
+	if many := count(); many != one || one == 0 {
+		t.Errorf("%d statements for one table, %d for 41", one, many)
+	}
+}
+
+// counter counts the statements that are sent.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.Add(1)
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 func TestProtectedTablesThatAreNamedAreToldApart(t *testing.T) {
 	t.Parallel()
