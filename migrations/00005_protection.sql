@@ -472,6 +472,71 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Checks that no trigger of the application's has a guard's name: it is not ours to replace.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.check_names(target regclass) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    taken record;
+BEGIN
+    SELECT n.nspname, c.relname, t.label, g.tgname AS name INTO taken
+      FROM fencing.tree(target) t
+      JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+      JOIN pg_trigger g ON g.tgrelid = t.relid AND starts_with(g.tgname::text, 'zzz_fencing_')
+     WHERE NOT EXISTS (SELECT FROM fencing.guard ours WHERE ours.trigger_oid = g.oid)
+     ORDER BY t.label COLLATE "C", g.tgname LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% has a trigger % that is none of ours', taken.label, quote_ident(taken.name)
+            USING ERRCODE = 'duplicate_object', SCHEMA = taken.nspname, TABLE = taken.relname,
+                  HINT = format('Give it another name: ALTER TRIGGER %I ON %s RENAME TO another_name;', taken.name, taken.label);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- Checks that the table has, or can be given, the column of a row fence.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.check_column(target regclass, protected boolean) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    relation record;
+    "column" record;
+    child    text;
+BEGIN
+    SELECT n.nspname, c.relname, format('%I.%I', n.nspname, c.relname) AS label, NULLIF(c.reloftype, 0)::regtype::text AS of_type
+      INTO relation
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+    SELECT * INTO "column" FROM fencing.token_column(target);
+
+    -- A child's own default would be overwritten with its parent's, and could not be given back.
+    SELECT t.label INTO child
+      FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c
+     WHERE t.relid <> target AND NOT protected
+       AND (c.type, c.nullable, c.default_value) IS DISTINCT FROM ("column".type, "column".nullable, "column".default_value)
+     ORDER BY t.label COLLATE "C" LIMIT 1;
+    IF child IS NOT NULL THEN
+        RAISE EXCEPTION 'column last_fencing_token of %, a child of %, is not that of its parent', child, relation.label
+            USING ERRCODE = 'invalid_table_definition', SCHEMA = relation.nspname, TABLE = relation.relname, COLUMN = 'last_fencing_token',
+                  HINT = format('Give the column the same type, default and nullability in %s and in %s, or rename it in the child.', relation.label, child);
+    ELSIF "column".type IS NULL AND relation.of_type IS NOT NULL THEN
+        RAISE EXCEPTION '% is a table of the type %, and has no column last_fencing_token', relation.label, relation.of_type
+            USING ERRCODE = 'wrong_object_type', SCHEMA = relation.nspname, TABLE = relation.relname,
+                  HINT = format('Protect it with a named fence, which needs no column. Or first: ALTER TYPE %s ADD ATTRIBUTE last_fencing_token bigint CASCADE;',
+                                relation.of_type);
+    ELSIF "column".type <> 'bigint' OR "column".computed THEN
+        RAISE EXCEPTION 'column last_fencing_token of % is %, not a plain bigint', relation.label,
+                        "column".type || CASE WHEN "column".computed THEN ', generated or identity' ELSE '' END
+            USING ERRCODE = 'datatype_mismatch', SCHEMA = relation.nspname, TABLE = relation.relname, COLUMN = 'last_fencing_token',
+                  HINT = 'Rename it, or change its type to bigint; or protect the table with a named fence, which needs no column.';
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- What protect cannot mend, it says.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.warn_of_gaps(target regclass, named boolean, fence text) RETURNS void
@@ -529,13 +594,10 @@ DECLARE
     label       text;
     known       record;
     protected   boolean;
-    taken       record;
     arguments   text[];
     "column"    record;
     missing     boolean := false;
     nulls       boolean;
-    typed       text;
-    own         text;
     exclusive   boolean := false;
     broken      boolean;
 BEGIN
@@ -565,15 +627,7 @@ BEGIN
     protected := FOUND;
 
     IF NOT protected THEN
-        SELECT tree.label, g.tgname AS name INTO taken
-          FROM fencing.tree(target) tree JOIN pg_trigger g ON g.tgrelid = tree.relid AND starts_with(g.tgname::text, 'zzz_fencing_')
-         WHERE NOT EXISTS (SELECT FROM fencing.guard ours WHERE ours.trigger_oid = g.oid)
-         ORDER BY tree.label COLLATE "C", g.tgname LIMIT 1;
-        IF FOUND THEN
-            RAISE EXCEPTION '% has a trigger % that is none of ours', taken.label, quote_ident(taken.name)
-                USING ERRCODE = 'duplicate_object', SCHEMA = schema_name, TABLE = table_name,
-                      HINT = format('Give it another name: ALTER TRIGGER %I ON %s RENAME TO another_name;', taken.name, taken.label);
-        END IF;
+        PERFORM fencing.check_names(target);
     END IF;
 
     arguments := ARRAY[CASE WHEN named THEN fence ELSE mode END, CASE WHEN observe THEN 'observe' ELSE 'enforce' END];
@@ -589,29 +643,9 @@ BEGIN
         exclusive := protected AND NOT known.named;
     ELSE
         missing := "column".type IS NULL;
-        SELECT t.label INTO own
-          FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c
-         WHERE t.relid <> target AND NOT protected
-           AND (missing OR (c.type, c.nullable, c.default_value) IS DISTINCT FROM ("column".type, "column".nullable, "column".default_value))
-         ORDER BY t.label COLLATE "C" LIMIT 1;
-        IF own IS NOT NULL THEN
-            RAISE EXCEPTION 'column last_fencing_token of %, a child of %, is not that of its parent', own, label
-                USING ERRCODE = 'invalid_table_definition', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
-                      HINT = format('Give the column the same type, default and nullability in %s and in %s, or rename it in the child.', label, own);
-        END IF;
+        PERFORM fencing.check_column(target, protected);
         IF missing THEN
             exclusive := true;
-            SELECT c.reloftype::regtype::text INTO typed FROM pg_class c WHERE c.oid = target AND c.reloftype <> 0;
-            IF typed IS NOT NULL THEN
-                RAISE EXCEPTION '% is a table of the type %, and has no column last_fencing_token', label, typed
-                    USING ERRCODE = 'wrong_object_type', SCHEMA = schema_name, TABLE = table_name,
-                          HINT = format('Protect it with a named fence, which needs no column. Or first: ALTER TYPE %s ADD ATTRIBUTE last_fencing_token bigint CASCADE;', typed);
-            END IF;
-        ELSIF "column".type <> 'bigint' OR "column".computed THEN
-            RAISE EXCEPTION 'column last_fencing_token of % is %, not a plain bigint', label,
-                            "column".type || CASE WHEN "column".computed THEN ', generated or identity' ELSE '' END
-                USING ERRCODE = 'datatype_mismatch', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
-                      HINT = 'Rename it, or change its type to bigint; or protect the table with a named fence, which needs no column.';
         ELSE
             exclusive := (protected AND known.named)
                 OR EXISTS (SELECT FROM fencing.tree(target) t CROSS JOIN LATERAL fencing.token_column(t.relid) c WHERE NOT c.ready);
@@ -766,7 +800,7 @@ REVOKE ALL ON FUNCTION
     fencing.expected_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
     fencing.repair_guards(oid, boolean, text[]), fencing.column_note(), fencing.token_column(oid),
     fencing.release_column(oid, text[], boolean), fencing.check_target(regclass), fencing.take_turns(regclass), fencing.check_template(regclass, text),
-    fencing.warn_of_gaps(regclass, boolean, text),
+    fencing.check_names(regclass), fencing.check_column(regclass, boolean), fencing.warn_of_gaps(regclass, boolean, text),
     fencing.protect(regclass, text, text, text, boolean, bigint), fencing.set_enforcement(regclass, text),
     fencing.enforce(regclass), fencing.observe(regclass), fencing.unprotect(regclass, boolean)
 FROM PUBLIC;
@@ -774,7 +808,8 @@ FROM PUBLIC;
 -- +goose Down
 DROP FUNCTION fencing.unprotect(regclass, boolean), fencing.observe(regclass), fencing.enforce(regclass),
               fencing.set_enforcement(regclass, text), fencing.protect(regclass, text, text, text, boolean, bigint),
-              fencing.warn_of_gaps(regclass, boolean, text), fencing.check_template(regclass, text), fencing.take_turns(regclass), fencing.check_target(regclass),
+              fencing.warn_of_gaps(regclass, boolean, text), fencing.check_column(regclass, boolean), fencing.check_names(regclass),
+              fencing.check_template(regclass, text), fencing.take_turns(regclass), fencing.check_target(regclass),
               fencing.release_column(oid, text[], boolean), fencing.token_column(oid), fencing.column_note(),
               fencing.repair_guards(oid, boolean, text[]), fencing.guard_problems(oid, boolean, text[]),
               fencing.expected_guards(oid, boolean, text[]), fencing.quoted(text),
