@@ -390,7 +390,6 @@ func TestConcurrentProtectsOfOneTableBothSucceed(t *testing.T) {
 
 func TestConcurrentChangesEndAsTheLastOneSays(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.New(t)
 	for name, last := range map[string]string{
 		"reentrant": "protect('public.TABLE', mode => 'reentrant')",
 		"template":  "protect('public.TABLE', fence => 'x/{id}')",
@@ -399,6 +398,7 @@ func TestConcurrentChangesEndAsTheLastOneSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			pool := pgtest.New(t) // its own: the guards of another case's table must not go while this one's are read
 			call := func(table string) string { return "SELECT fencing." + strings.ReplaceAll(last, "TABLE", table) }
 			table, twin := "t_"+name, "twin_"+name
 			acceptTable(t, pool, table, true)

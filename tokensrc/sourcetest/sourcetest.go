@@ -746,7 +746,7 @@ func (s suite) nothingIsLeakedAway(t *testing.T) {
 	release(t, acquire(t, source, name))
 	goroutines := runtime.NumGoroutine()
 	link.Stall()
-	for range 12 {
+	for range 40 {
 		ctx, cancel := context.WithTimeout(t.Context(), s.TTL/20)
 		if grant, err := source.Acquire(ctx, name); err == nil {
 			t.Fatalf("Acquire without the service granted %v", grant.Token())
@@ -755,5 +755,6 @@ func (s suite) nothingIsLeakedAway(t *testing.T) {
 	}
 	link.Heal()
 	release(t, acquireEventually(t, source, name))
-	settle(t, "goroutines", goroutines+8, runtime.NumGoroutine) // a client that reconnected may have more than before, but not one for each call
+	// A client that reconnected may have more than before, with what relays its connections, but not one for each call.
+	settle(t, "goroutines", goroutines+20, runtime.NumGoroutine)
 }
