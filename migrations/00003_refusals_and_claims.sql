@@ -37,7 +37,7 @@ $$;
 -- Whether a violation that is let through is still to be logged: the first of its kind on its table
 -- in this transaction.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.unlogged(target oid, tolerance text, kind text) RETURNS boolean
+CREATE FUNCTION fencing.to_be_logged(target oid, tolerance text, kind text) RETURNS boolean
 LANGUAGE sql
 AS $$ SELECT fencing.mark_once(pg_catalog.concat(CASE tolerance WHEN 'bypass' THEN tolerance ELSE kind END, ' ', target)) $$;
 -- +goose StatementEnd
@@ -394,7 +394,7 @@ CREATE TRIGGER keep_fences BEFORE DELETE OR TRUNCATE ON fencing.fence
     FOR EACH STATEMENT EXECUTE FUNCTION fencing.keep_fence();
 
 REVOKE ALL ON FUNCTION
-    fencing.key_query(oid), fencing.tolerance(oid, text), fencing.unlogged(oid, text, text),
+    fencing.key_query(oid), fencing.tolerance(oid, text), fencing.to_be_logged(oid, text, text),
     fencing.violated(oid, text, text, text, jsonb, bigint, bigint),
     fencing.advances_too_far(bigint, bigint, bigint), fencing.max_advance_of(text),
     fencing.guard_arguments(bytea), fencing.fence_pattern(text),
@@ -408,4 +408,4 @@ DROP FUNCTION fencing.keep_fence(), fencing.lower_fence(text, bigint, text), fen
               fencing.fence_pattern(text), fencing.guard_arguments(bytea), fencing.max_advance_of(text),
               fencing.advances_too_far(bigint, bigint, bigint),
               fencing.violated(oid, text, text, text, jsonb, bigint, bigint),
-              fencing.unlogged(oid, text, text), fencing.tolerance(oid, text), fencing.key_query(oid);
+              fencing.to_be_logged(oid, text, text), fencing.tolerance(oid, text), fencing.key_query(oid);

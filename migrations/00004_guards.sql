@@ -72,7 +72,7 @@ DECLARE
     key        jsonb;
 BEGIN
     IF TG_OP = 'TRUNCATE' THEN
-        IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, 'truncate') THEN
+        IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, 'truncate') THEN
             PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', NULL, NULL, NULL, NULL);
         END IF;
         RETURN NULL;
@@ -116,7 +116,7 @@ BEGIN
         END IF;
     END IF;
 
-    IF kind IS NOT NULL AND (tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, kind)) THEN
+    IF kind IS NOT NULL AND (tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, kind)) THEN
         IF TG_OP = 'INSERT' THEN
             EXECUTE fencing.key_query(TG_RELID) INTO key USING NEW;
         ELSE
@@ -221,7 +221,7 @@ BEGIN
     IF per_row AND TG_LEVEL = 'STATEMENT' THEN
         -- TRUNCATE of a table whose rows have a fence each: no one token could answer for all.
         tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
-        IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, 'truncate') THEN
+        IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, 'truncate') THEN
             PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', template, NULL, NULL, NULL);
         END IF;
         RETURN NULL;
@@ -248,7 +248,7 @@ BEGIN
         checked := fencing.check_fence(fence);
         IF checked.kind IS NOT NULL THEN
             tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
-            IF tolerance IS NULL OR fencing.unlogged(TG_RELID, tolerance, checked.kind) THEN
+            IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, checked.kind) THEN
                 IF TG_LEVEL = 'ROW' AND TG_OP = 'INSERT' THEN
                     EXECUTE fencing.key_query(TG_RELID) INTO key USING NEW;
                 ELSIF TG_LEVEL = 'ROW' THEN
