@@ -259,6 +259,9 @@ func (a *app) acquire(ctx context.Context, o *lockOptions, source tokensrc.Sourc
 		return nil, &exitError{statusHeld, fmt.Errorf("lock %s is held, and was not free within %v", name, o.wait)}
 	case errors.Is(err, tokensrc.ErrIncarnation):
 		return nil, &refusal{err}
+	case ctx.Err() != nil:
+		// Not every error of a driver whose context has ended carries the cause, which is the signal.
+		return nil, context.Cause(ctx)
 	}
 	return nil, err
 }
