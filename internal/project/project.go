@@ -18,6 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/spelling"
 	"github.com/fencectl/fencectl/internal/tableref"
@@ -29,6 +30,9 @@ const FileName = "fencectl.yaml"
 // Settings are what a project's file says.
 type Settings struct {
 	Audit audit.Options
+
+	// Schema says where the application's schema comes from, for the commands that need one. Its paths are relative to the file's directory.
+	Schema appschema.Settings
 
 	// Environments are what it says of each environment in particular, by name.
 	Environments map[string]Environment
@@ -130,6 +134,7 @@ func Parse(name string, content []byte) (*Settings, error) {
 	return settings, reader.mapping(document.Content[0], "", map[string]read{
 		"audit":        func(node *yaml.Node) error { return reader.audit(node, "audit", &settings.Audit) },
 		"environments": func(node *yaml.Node) error { return reader.environments(node, settings) },
+		"schema":       func(node *yaml.Node) error { return reader.schema(node, &settings.Schema) },
 	})
 }
 
@@ -158,6 +163,25 @@ func (r *reader) environments(node *yaml.Node, settings *Settings) error {
 		settings.Environments[name] = e
 		return err
 	})
+}
+
+func (r *reader) schema(node *yaml.Node, schema *appschema.Settings) error {
+	return r.mapping(node, "schema", map[string]read{
+		"migrations": r.texts(&schema.Migrations, "schema.migrations", "a path in schema.migrations"),
+		"extensions": r.texts(&schema.Extensions, "schema.extensions", "an extension in schema.extensions"),
+		"roles":      r.texts(&schema.Roles, "schema.roles", "a role in schema.roles"),
+	})
+}
+
+// texts reads a list of texts.
+func (r *reader) texts(into *[]string, what, each string) read {
+	return func(node *yaml.Node) error {
+		return r.sequence(node, what, func(item *yaml.Node) error {
+			text, err := r.text(item, each)
+			*into = append(*into, text)
+			return err
+		})
+	}
 }
 
 func (r *reader) audit(node *yaml.Node, what string, options *audit.Options) error {

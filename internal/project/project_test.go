@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/project"
 )
@@ -49,8 +50,12 @@ audit:
 			"unfenced-table": audit.Error, "observing": audit.Off, "unlogged-table": audit.Info, "guard-not-last": audit.Warning,
 		}},
 	},
-	"audit: {severities: }": {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
-	"environments:":         {Environments: map[string]project.Environment{}},
+	"schema: {migrations: [db/migrations, 'more/*.sql'], extensions: [citext], roles: [app]}": {Schema: appschema.Settings{
+		Migrations: []string{"db/migrations", "more/*.sql"}, Extensions: []string{"citext"}, Roles: []string{"app"},
+	}},
+	"schema: {migrations: }": {},
+	"audit: {severities: }":  {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
+	"environments:":          {Environments: map[string]project.Environment{}},
 	"environments: {staging: , production: {audit: {required: [jobs]}}}": {Environments: map[string]project.Environment{
 		"staging": {}, "production": {Audit: audit.Options{Required: []string{"jobs"}}},
 	}},
@@ -59,7 +64,7 @@ audit:
 // refused are documents with what is wrong with them.
 var refused = map[string]string{
 	"audits: {}":                                       "fencectl.yaml:1: unknown key audits; did you mean audit?",
-	"\n\nwhatever: 1":                                  "fencectl.yaml:3: unknown key whatever; known: audit, environments",
+	"\n\nwhatever: 1":                                  "fencectl.yaml:3: unknown key whatever; known: audit, environments, schema",
 	"audit:\n  require: [jobs]":                        "fencectl.yaml:2: unknown key require in audit; did you mean required?",
 	"audit: {exempt: [{tabel: x}]}":                    "fencectl.yaml:1: unknown key tabel in an entry of audit.exempt; did you mean table?",
 	"audit: []":                                        "fencectl.yaml:1: audit must be keys and values",
@@ -73,6 +78,9 @@ var refused = map[string]string{
 	"audit: {exempt: [{reason: r}]}":                   "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
 	"audit: {exempt: [{table: a, key: b, reason: r}]}": "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
 	"audit: {exempt: [{table: a, reason: }]}":          "fencectl.yaml:1: reason must be a text",
+	"schema: {migration: [m]}":                         "fencectl.yaml:1: unknown key migration in schema; did you mean migrations?",
+	"schema: {migrations: m}":                          "fencectl.yaml:1: schema.migrations must be a list",
+	"schema: {roles: [1]}":                             "fencectl.yaml:1: a role in schema.roles must be a text",
 	"audit: {}\naudit: {}":                             "fencectl.yaml:2: the key audit is there twice",
 	"audit: {}\n---\naudit: {}":                        "fencectl.yaml:2: there is more than one document",
 	"audit: {required: [":                              "fencectl.yaml: line 1: did not find expected node content",

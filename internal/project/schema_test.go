@@ -45,6 +45,7 @@ func TestTheSchemaKnowsTheKeysThatTheReaderKnows(t *testing.T) {
 		"audit: {xyzzy: 1}":                                 {"definitions", "audit"},
 		"audit: {exempt: [{xyzzy: 1}]}":                     {"definitions", "exemption"},
 		"audit: {severities: {xyzzy: 1}}":                   {"definitions", "audit", "properties", "severities"},
+		"schema: {xyzzy: 1}":                                {"definitions", "schema"},
 		"environments: {x: {xyzzy: 1}}":                     {"definitions", "environment"},
 		"environments: {x: {audit: {xyzzy: 1}}}":            {"definitions", "audit"},
 		"environments: {x: {audit: {exempt: [{xyzzy: }]}}}": {"definitions", "exemption"},
