@@ -1,0 +1,286 @@
+// Package workload is what the benchmarks measure: for each kind of work, how people do it without fencectl, and how it is done
+// with it, on one throwaway server. Each workload makes its own data and leaves nothing for the next one.
+//
+// All variants of a workload work on tables of their own of the same shape, through the same driver, with the same prepared
+// statements, in transactions of the same form; each checks that its writes took place.
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencectl/fencectl/bench/internal/runner"
+	"github.com/fencectl/fencectl/internal/pgserver"
+)
+
+// A Workload is a kind of work.
+type Workload struct {
+	Name  string // as -only takes it, and the first part of its cells' names
+	Title string // for people
+	About string // what is done, in a paragraph of Markdown
+	build func(ctx context.Context, b *bench) ([]runner.Cell, error)
+}
+
+// Again is put behind the name of a variant for the second one of the same: what differs between the two is noise.
+const Again = ", again"
+
+// A Ratio is a figure that is kept, and may have a target: how many times as much as the base the variant does, or takes.
+type Ratio struct {
+	Name    string   `json:"name"`
+	Meaning string   `json:"meaning"`
+	Cells   []string `json:"cells"` // more than one: the geometric mean over them
+	Variant string   `json:"variant"`
+	Base    string   `json:"base"` // empty: the figure is the variant's own median, not a ratio
+	Same    string   `json:"same"` // the variant that was measured twice, for the noise; empty for none
+	Target  float64  `json:"target"`
+	AtMost  bool     `json:"at_most"` // the target is an upper bound: less is better
+}
+
+// Scale is how much is measured.
+type Scale struct {
+	Quick       bool
+	Slice       time.Duration // how long one sample of a rate takes
+	Repetitions int           // of rates
+	Clients     []int
+	HotClients  []int
+	Bulk        []Bulk // of bulk updates, by growing size
+	Headline    int    // the size of the bulk figures, one of Bulk
+	Other       []Bulk // of inserts, deletes and COPY
+	Accounts    []int  // fences of a template that one statement writes under
+	Tables      []int  // of audits
+}
+
+// Bulk is a statement's number of rows and how often it is measured.
+type Bulk struct{ Rows, Repetitions int }
+
+// Full takes about ten minutes.
+var Full = Scale{
+	Slice: 120 * time.Millisecond, Repetitions: 15,
+	Clients: []int{1, 8, 32}, HotClients: []int{1, 8, 32},
+	Bulk:     []Bulk{{1, 15}, {10, 15}, {100, 15}, {1_000, 15}, {10_000, 15}, {100_000, 15}, {1_000_000, 3}},
+	Headline: 100_000,
+	Other:    []Bulk{{1, 9}, {1_000, 9}, {100_000, 7}},
+	Accounts: []int{1, 10, 100, 1_000},
+	Tables:   []int{10, 1_000, 10_000},
+}
+
+// Quick takes about a minute. Its figures are good for finding a mistake, not for quoting.
+var Quick = Scale{
+	Quick: true, Slice: 60 * time.Millisecond, Repetitions: 5,
+	Clients: []int{8}, HotClients: []int{32},
+	Bulk: []Bulk{{100, 5}, {20_000, 5}}, Headline: 20_000,
+	Other:    []Bulk{{5_000, 3}},
+	Accounts: []int{100},
+	Tables:   []int{100},
+}
+
+// All are the workloads, in the order in which they are measured and reported.
+func All() []Workload {
+	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload}
+}
+
+// Ratios are the figures of a run on this scale.
+func (s Scale) Ratios() []Ratio {
+	var rows []string
+	for _, clients := range s.Clients {
+		for _, mode := range commitModes {
+			rows = append(rows, rowCell(clients, mode))
+		}
+	}
+	hot := s.HotClients[len(s.HotClients)-1]
+	headline := []string{fmt.Sprintf("bulk-update/%d", s.Headline)}
+	return []Ratio{
+		{
+			Name: "row_single", Cells: rows, Variant: presented, Base: predicate, Same: plain, Target: 0.97,
+			Meaning: "single-row transactions per second, the token presented with BEGIN and the UPDATE unchanged, over those with the hand-written predicate",
+		},
+		{
+			Name: "row_single_set", Cells: rows, Variant: set, Base: predicate, Same: plain, Target: 0.97,
+			Meaning: "the same, where the statement sets the token",
+		},
+		{
+			Name: "row_bulk_set", Cells: headline, Variant: set, Base: predicate, Same: plain, Target: 1.25, AtMost: true,
+			Meaning: "time of a bulk UPDATE that sets the token itself, over that of the hand-written predicate",
+		},
+		{
+			Name: "row_bulk_presented", Cells: headline, Variant: presented, Base: predicate, Same: plain, Target: 1.6, AtMost: true,
+			Meaning: "time of an unchanged bulk UPDATE in a transaction that presents the token, which stamps every row, over that of the hand-written predicate",
+		},
+		{
+			Name: "named_bulk", Cells: headline, Variant: named, Base: plain, Same: plain, Target: 1.05, AtMost: true,
+			Meaning: "time of a bulk UPDATE under a named fence, over that of a plain one",
+		},
+		{
+			Name: fmt.Sprintf("named_hot_%d", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: named, Base: plain, Same: plain, Target: 0.85,
+			Meaning: fmt.Sprintf("transactions per second of %d clients that write under one named fence, over those of the same transactions unguarded", hot),
+		},
+	}
+}
+
+// Select returns the workloads and, for each cell that is to be measured in part, its variants. Names are those of workloads or
+// ratios; without names it is everything.
+func Select(scale Scale, names []string) (*Selection, error) {
+	s := &Selection{scale: scale, all: map[string]bool{}, variants: map[string]map[string]bool{}}
+	for _, w := range All() {
+		s.all[w.Name] = len(names) == 0
+	}
+	for _, name := range names {
+		if _, ok := s.all[name]; ok {
+			s.all[name] = true
+			continue
+		}
+		at := slices.IndexFunc(scale.Ratios(), func(r Ratio) bool { return r.Name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("there is no workload and no ratio called %q", name)
+		}
+		r := scale.Ratios()[at]
+		for _, cell := range r.Cells {
+			if s.variants[cell] == nil {
+				s.variants[cell] = map[string]bool{}
+			}
+			for _, variant := range []string{r.Variant, r.Base, r.Same, r.Same + Again} {
+				s.variants[cell][variant] = true
+			}
+		}
+	}
+	return s, nil
+}
+
+// A Selection is what a run measures.
+type Selection struct {
+	scale    Scale
+	all      map[string]bool            // workloads that are measured whole
+	variants map[string]map[string]bool // by cell
+}
+
+// wants tells whether the selection needs anything of a workload.
+func (s *Selection) wants(w Workload) bool {
+	if s.all[w.Name] {
+		return true
+	}
+	for cell := range s.variants {
+		if group(cell) == w.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// wantsCell and wantsVariant are asked by workloads before they make the data for one.
+func (s *Selection) wantsCell(cell string) bool { return s.all[group(cell)] || s.variants[cell] != nil }
+
+func (s *Selection) wantsVariant(cell, variant string) bool {
+	return s.all[group(cell)] || s.variants[cell][variant]
+}
+
+func group(cell string) string {
+	for i := range cell {
+		if cell[i] == '/' {
+			return cell[:i]
+		}
+	}
+	return cell
+}
+
+// Workloads are those that the selection needs, in order.
+func (s *Selection) Workloads() []Workload {
+	return slices.DeleteFunc(All(), func(w Workload) bool { return !s.wants(w) })
+}
+
+// Measure builds a workload, hands each of its cells to run, and takes everything down again.
+func (s *Selection) Measure(ctx context.Context, server *pgserver.Server, w Workload, run func(runner.Cell) error) (err error) {
+	b := &bench{selection: s, scale: s.scale, server: server}
+	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
+	if err := b.open(ctx); err != nil {
+		return err
+	}
+	cells, err := w.build(ctx, b)
+	if err != nil {
+		return fmt.Errorf("%s: %w", w.Name, err)
+	}
+	for _, cell := range cells {
+		if err := run(cell); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bench is what a workload works with: a database of its own, with the schema fencing installed.
+type bench struct {
+	selection *Selection
+	scale     Scale
+	server    *pgserver.Server
+	admin     *pgx.Conn   // for what is not measured
+	clients   []*pgx.Conn // for what is
+	cleanups  []func(context.Context) error
+}
+
+const database = "bench"
+
+func (b *bench) open(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.server.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + database + " WITH (FORCE)", "CREATE DATABASE " + database} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	if err := install(ctx, b.server.DSN(database)); err != nil {
+		return err
+	}
+	b.admin, err = pgx.Connect(ctx, b.server.DSN(database))
+	return err
+}
+
+func (b *bench) close(ctx context.Context) error {
+	var errs []error
+	for _, cleanup := range slices.Backward(b.cleanups) {
+		errs = append(errs, cleanup(ctx))
+	}
+	for _, conn := range b.clients {
+		errs = append(errs, conn.Close(ctx))
+	}
+	if b.admin != nil {
+		errs = append(errs, b.admin.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// connect makes sure that there are that many client connections.
+func (b *bench) connect(ctx context.Context, n int) error {
+	for len(b.clients) < n {
+		conn, err := pgx.Connect(ctx, b.server.DSN(database))
+		if err != nil {
+			return err
+		}
+		b.clients = append(b.clients, conn)
+	}
+	return nil
+}
+
+// eachClient runs a statement on the first n client connections.
+func (b *bench) eachClient(ctx context.Context, n int, sql string) error {
+	for _, conn := range b.clients[:n] {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := b.admin.Exec(ctx, sql, args...)
+	if err != nil {
+		err = fmt.Errorf("%w in: %s", err, sql)
+	}
+	return err
+}
