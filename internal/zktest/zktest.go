@@ -3,6 +3,8 @@ package zktest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,20 +14,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fencectl/fencectl/internal/service"
 )
 
 // Tick is the server's tickTime. It keeps sessions of 2 to 20 ticks.
 const Tick = 200 * time.Millisecond
 
-// jars are where a ZooKeeper with what it depends on is found: Debian's package, or a distribution named by ZOOKEEPER_HOME.
-var jars = []string{"/usr/share/java/zookeeper.jar"}
-
 // A Server is one ZooKeeper process.
-type Server struct {
-	java, classpath, dir, addr string
-	cmd                        *exec.Cmd
-	exited                     chan struct{}
-}
+type Server struct{ process *service.Process }
 
 // Start starts a server on a free port and stops it when the test ends. Where there is no Java or no ZooKeeper it skips the test.
 func Start(t testing.TB) *Server {
@@ -34,44 +31,59 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Skip("java is not installed, which ZooKeeper needs (apt-get install zookeeper, or make deps)")
 	}
-	if home := os.Getenv("ZOOKEEPER_HOME"); home != "" {
-		jars = []string{filepath.Join(home, "lib", "*")}
-	}
-	classpath := ""
-	for _, jar := range jars {
-		if found, _ := filepath.Glob(jar); len(found) > 0 {
-			classpath = jar
-		}
-	}
+	classpath := classpath()
 	if classpath == "" {
 		t.Skip("ZooKeeper is not installed (apt-get install zookeeper, make deps, or set ZOOKEEPER_HOME)")
 	}
-	s := &Server{java: java, classpath: classpath, dir: t.TempDir()}
-	t.Cleanup(s.stop)
-	for attempt := 0; ; attempt++ {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.addr = listener.Addr().String()
-		listener.Close()
-		if err = s.start(); err == nil {
-			return s
-		}
-		if attempt == 4 { // another process may take the port between our closing it and the server's opening it
-			t.Fatal(err)
-		}
+	process, err := service.Start(t.Context(), service.Options{
+		Name: "zookeeper",
+		Command: func(port, dir string) (*exec.Cmd, error) {
+			config := filepath.Join(dir, "zoo.cfg")
+			text := fmt.Sprintf("tickTime=%d\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,cons\n",
+				Tick.Milliseconds(), filepath.Join(dir, "data"), port)
+			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+				return nil, err
+			}
+			return exec.Command(java, "-Xmx256m", "-Dzookeeper.forceSync=no", "-cp", classpath, "org.apache.zookeeper.server.ZooKeeperServerMain", config), nil
+		},
+		Ready: func(_ context.Context, addr string) error {
+			answer, err := command(addr, "srvr")
+			if err == nil && !strings.Contains(answer, "Mode: ") {
+				err = errors.New(answer)
+			}
+			return err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := process.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &Server{process}
+}
+
+// classpath is where a ZooKeeper with what it depends on is: a distribution named by ZOOKEEPER_HOME, or Debian's package.
+func classpath() string {
+	jars := "/usr/share/java/zookeeper.jar"
+	if home := os.Getenv("ZOOKEEPER_HOME"); home != "" {
+		jars = filepath.Join(home, "lib", "*")
+	}
+	if found, err := filepath.Glob(jars); err != nil || len(found) == 0 {
+		return ""
+	}
+	return jars
 }
 
 // Addr is the server's host:port.
-func (s *Server) Addr() string { return s.addr }
+func (s *Server) Addr() string { return s.process.Addr() }
 
 // Restart kills the server and starts it again with its data.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
-	s.stop()
-	if err := s.start(); err != nil {
+	if err := s.process.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -79,62 +91,16 @@ func (s *Server) Restart(t testing.TB) {
 // RestartEmpty kills the server and starts it again without its data.
 func (s *Server) RestartEmpty(t testing.TB) {
 	t.Helper()
-	s.stop()
-	if err := os.RemoveAll(filepath.Join(s.dir, "data")); err != nil {
+	if err := s.process.RestartEmpty(t.Context()); err != nil {
 		t.Fatal(err)
-	}
-	if err := s.start(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *Server) start() error {
-	_, port, err := net.SplitHostPort(s.addr)
-	if err != nil {
-		return err
-	}
-	config := filepath.Join(s.dir, "zoo.cfg")
-	text := fmt.Sprintf("tickTime=%d\ndataDir=%s\nclientPort=%s\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,cons\n",
-		Tick.Milliseconds(), filepath.Join(s.dir, "data"), port)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		return err
-	}
-	log, err := os.CreateTemp("", "zktest-*.log")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(log.Name())
-	defer log.Close()
-	s.cmd = exec.Command(s.java, "-Xmx256m", "-Dzookeeper.forceSync=no", "-cp", s.classpath, "org.apache.zookeeper.server.ZooKeeperServerMain", config)
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	if err := s.cmd.Start(); err != nil {
-		return err
-	}
-	s.exited = make(chan struct{})
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait() // killed, as a rule
-		close(exited)
-	}(s.cmd, s.exited)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if answer, err := s.Command("srvr"); err == nil && strings.Contains(answer, "Mode: ") {
-			return nil
-		}
-		select {
-		case <-s.exited:
-			text, _ := os.ReadFile(log.Name())
-			return fmt.Errorf("ZooKeeper did not start:\n%s", text)
-		default:
-		}
-		if time.Now().After(deadline) {
-			s.stop()
-			return fmt.Errorf("ZooKeeper does not answer after 30 s")
-		}
 	}
 }
 
 // Command sends one of ZooKeeper's four-letter commands, "srvr" or "cons".
-func (s *Server) Command(word string) (string, error) {
-	conn, err := net.DialTimeout("tcp", s.addr, time.Second)
+func (s *Server) Command(word string) (string, error) { return command(s.Addr(), word) }
+
+func command(addr, word string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return "", err
 	}
@@ -147,12 +113,4 @@ func (s *Server) Command(word string) (string, error) {
 	}
 	answer, err := io.ReadAll(conn)
 	return string(bytes.TrimSpace(answer)), err
-}
-
-func (s *Server) stop() {
-	if s.cmd != nil && s.cmd.Process != nil {
-		s.cmd.Process.Kill()
-		<-s.exited
-		s.cmd = nil
-	}
 }
