@@ -18,11 +18,16 @@ import (
 
 	"github.com/fencectl/fencectl/bench/internal/results"
 	"github.com/fencectl/fencectl/bench/internal/runner"
+	"github.com/fencectl/fencectl/bench/internal/servers"
 	"github.com/fencectl/fencectl/bench/internal/workload"
 	"github.com/fencectl/fencectl/internal/pgserver"
 )
 
 func main() {
+	if isServer, err := servers.Main(os.Args); isServer {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -83,7 +88,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var measured []results.Group
 	for _, w := range selection.Workloads() {
 		group := results.Group{Name: w.Name, Title: w.Title, About: w.About}
-		err := selection.Measure(ctx, server, w, func(cell runner.Cell) error {
+		missing, err := selection.Measure(ctx, server, w, func(cell runner.Cell) error {
 			samples, err := runner.Run(ctx, cell, random)
 			if err != nil {
 				return err
@@ -95,6 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
+		group.Missing = missing
 		measured = append(measured, group)
 		fmt.Fprintf(stderr, "%s done after %.0f s\n", w.Name, time.Since(begun).Seconds())
 	}

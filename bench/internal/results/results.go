@@ -50,7 +50,9 @@ type Group struct {
 	Name  string `json:"name"`
 	Title string `json:"title"`
 	About string `json:"about"`
-	Cells []Cell `json:"cells"`
+	// Missing is what could not be measured, because it is not installed.
+	Missing []string `json:"missing,omitempty"`
+	Cells   []Cell   `json:"cells"`
 }
 
 // A Cell is a runner.Cell's samples.

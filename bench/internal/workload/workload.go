@@ -81,7 +81,7 @@ var Quick = Scale{
 
 // All are the workloads, in the order in which they are measured and reported.
 func All() []Workload {
-	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload}
+	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload, locksWorkload}
 }
 
 // Ratios are the figures of a run on this scale.
@@ -118,6 +118,18 @@ func (s Scale) Ratios() []Ratio {
 		{
 			Name: fmt.Sprintf("named_hot_%d", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: named, Base: plain, Same: plain, Target: 0.85,
 			Meaning: fmt.Sprintf("transactions per second of %d clients that write under one named fence, over those of the same transactions unguarded", hot),
+		},
+		{
+			Name: "lease_vs_pglock", Cells: []string{"locks/alone"}, Variant: lease, Base: pgLock, Same: pgLock, Target: 1.5,
+			Meaning: "acquisitions and releases per second of an uncontended lease, over those of cirello.io/pglock on the same server with the same driver",
+		},
+		{
+			Name: "etcd_vs_raw", Cells: []string{"locks/alone"}, Variant: etcdMutex, Base: rawMutex, Same: rawMutex, Target: 0.95,
+			Meaning: "acquisitions and releases per second of an uncontended etcd mutex with its token, over those of concurrency.Mutex with a session for each, without token",
+		},
+		{
+			Name: "etcd_vs_raw_shared_session", Cells: []string{"locks/alone"}, Variant: etcdMutex, Base: rawShared, Same: rawMutex,
+			Meaning: "the same over concurrency.Mutex with one session for all, on which two goroutines can hold a lock at once",
 		},
 	}
 }
@@ -193,22 +205,23 @@ func (s *Selection) Workloads() []Workload {
 }
 
 // Measure builds a workload, hands each of its cells to run, and takes everything down again.
-func (s *Selection) Measure(ctx context.Context, server *pgserver.Server, w Workload, run func(runner.Cell) error) (err error) {
+// missing is what could not be measured, because it is not installed.
+func (s *Selection) Measure(ctx context.Context, server *pgserver.Server, w Workload, run func(runner.Cell) error) (missing []string, err error) {
 	b := &bench{selection: s, scale: s.scale, server: server}
 	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
 	if err := b.open(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	cells, err := w.build(ctx, b)
 	if err != nil {
-		return fmt.Errorf("%s: %w", w.Name, err)
+		return nil, fmt.Errorf("%s: %w", w.Name, err)
 	}
 	for _, cell := range cells {
 		if err := run(cell); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return b.missing, nil
 }
 
 // bench is what a workload works with: a database of its own, with the schema fencing installed.
@@ -219,7 +232,11 @@ type bench struct {
 	admin     *pgx.Conn   // for what is not measured
 	clients   []*pgx.Conn // for what is
 	cleanups  []func(context.Context) error
+	missing   []string // what could not be measured, because it is not installed
 }
+
+// later has f called when the workload is over, before what was opened earlier is closed.
+func (b *bench) later(f func(context.Context) error) { b.cleanups = append(b.cleanups, f) }
 
 const database = "bench"
 
