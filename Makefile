@@ -46,6 +46,11 @@ test-race: deps ## Run all tests under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 	$(GO) -C $(GORM) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
+.PHONY: explore
+explore: ## Run the orders of concurrent holders' steps, and the known wrong designs (EXPLOREFLAGS, -h for them)
+	@scripts/deps postgresql
+	$(GO) run ./internal/interleave/explore $(EXPLOREFLAGS)
+
 .PHONY: test-matrix
 test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
 	@scripts/deps npm
