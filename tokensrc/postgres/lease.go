@@ -133,7 +133,7 @@ func (s *Lease) try(ctx context.Context, name string) (_ tokensrc.Grant, expires
 		},
 		Release: func(ctx context.Context) error {
 			var ours bool
-			return s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours)
+			return s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours, nil)
 		},
 	}), 0, nil
 }

@@ -138,6 +138,43 @@ func TestAFreeLeaseIsAcquiredInOneRoundTrip(t *testing.T) {
 	}
 }
 
+// What a holder or its successor counts on is on disk before they are told; a release that is lost is only late.
+func TestAllButAReleaseWaitForTheDisk(t *testing.T) {
+	pool := pgtest.New(t)
+	for _, sql := range []string{
+		`CREATE TABLE public.seen (id bigint GENERATED ALWAYS AS IDENTITY, acquired boolean, free boolean, commit text)`,
+		`CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+		    INSERT INTO public.seen (acquired, free, commit)
+		    VALUES (NEW.token <> OLD.token, NEW.expires_at <= clock_timestamp(), current_setting('synchronous_commit'));
+		    RETURN NULL;
+		END $$`,
+		// Deferred: what the setting is when the transaction commits is what counts.
+		`CREATE CONSTRAINT TRIGGER note AFTER UPDATE ON fencing.lease DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.note()`,
+	} {
+		pgtest.Exec(t, pool, sql)
+	}
+	source := postgres.NewLease(another(t, pool, func(config *pgxpool.Config) { config.ConnConfig.RuntimeParams["synchronous_commit"] = "local" }), nil)
+	grant, err := source.Acquire(t.Context(), "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checker, ok := grant.(fenced.Checker)
+	if !ok {
+		t.Fatal("a lease cannot be checked")
+	}
+	if err := checker.Check(t.Context()); err != nil { // which renews it
+		t.Fatal(err)
+	}
+	if err := grant.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const seen = `SELECT string_agg(CASE WHEN acquired THEN 'acquired ' WHEN free THEN 'released ' ELSE 'renewed ' END || commit, ', ' ORDER BY id) FROM public.seen`
+	if got, want := pgtest.Value[string](t, pool, seen), "acquired on, renewed on, released off"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}
+
 func TestAReleaseWakesTheWaiterLongBeforeItsPoll(t *testing.T) {
 	pool := pgtest.New(t)
 	options := &postgres.LeaseOptions{TTL: time.Hour, PollEvery: time.Hour}
