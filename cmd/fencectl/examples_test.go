@@ -41,8 +41,8 @@ var before = map[string]string{
 // commandsWithExamples are a command and all below it, but for those that cobra makes.
 func commandsWithExamples(cmd *cobra.Command) []*cobra.Command {
 	var all []*cobra.Command
-	if cmd.Name() == "help" || cmd.Name() == "completion" {
-		return nil // cobra's own
+	if cmd.Name() == "help" || cmd.Name() == "completion" || cmd.Hidden {
+		return nil // cobra's own, and what nobody types
 	}
 	all = append(all, cmd)
 	for _, sub := range cmd.Commands() {

@@ -54,7 +54,9 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupFences, a.fenceCommand()),
 		grouped(groupFences, a.tokenCommand()),
 		grouped(groupFences, a.epochCommand()),
+		grouped(groupProject, a.generateCommand()),
 		grouped(groupUndefined, a.demoCommand()),
+		grouped(groupUndefined, a.tortureCommand()),
 		grouped(groupUndefined, a.versionCommand()),
 	}
 }
