@@ -8,14 +8,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"github.com/fencectl/fencectl/bench/internal/machine"
+	"github.com/fencectl/fencectl/bench/internal/report"
 	"github.com/fencectl/fencectl/bench/internal/results"
 	"github.com/fencectl/fencectl/bench/internal/runner"
 	"github.com/fencectl/fencectl/bench/internal/servers"
@@ -58,6 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	only := flags.String("only", "", "measure only these `workloads` or ratios, separated by commas")
 	list := flags.Bool("list", false, "list workloads and ratios")
 	seed := flags.Uint64("seed", 1, "of the order in which variants are run")
+	root := flags.String("root", "..", "the repository's `directory`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -72,23 +78,71 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *only != "" {
 		names = strings.Split(*only, ",")
 	}
-	selection, err := workload.Select(scale, names)
+	selection, err := workload.Select(scale, *root, names)
 	if err != nil {
 		return err
 	}
 
+	begun := time.Now()
+	r := &results.Results{Version: results.Version, Ratios: map[string]float64{}}
+	r.Run = results.Circumstances{
+		Date: begun.UTC().Format(time.RFC3339), Quick: *quick, Load: machine.Load(),
+		Revision: machine.Revision(ctx, *root), Versions: machine.Versions(ctx),
+	}
+	if r.Run.Machine, err = machine.Facts(); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		r.Run.Settings = append(r.Run.Settings, results.Fact{Name: name, Value: settings[name]})
+	}
+	if err := measure(ctx, selection, rand.New(rand.NewPCG(*seed, *seed)), r, stdout, stderr); err != nil {
+		return err
+	}
+	r.Run.Seconds = time.Since(begun).Seconds()
+	r.Figures = results.Evaluate(scale.Ratios(), r.Measured)
+	for _, f := range r.Figures {
+		r.Ratios[f.Name] = f.Value
+	}
+	printFigures(stdout, r.Figures)
+	if *quick || *only != "" {
+		return nil
+	}
+	for _, ratio := range scale.Ratios() {
+		if _, ok := r.Ratios[ratio.Name]; !ok {
+			return fmt.Errorf("%s could not be measured, so nothing is written", ratio.Name)
+		}
+	}
+	content, err := r.Encode()
+	if err != nil {
+		return err
+	}
+	// As whoever makes the page anew will see it: read back.
+	latest := filepath.Join(*root, report.LatestPath)
+	if err := results.Replace(latest, content); err != nil {
+		return err
+	}
+	if r, err = results.Read(latest); err != nil {
+		return err
+	}
+	return report.Write(*root, r)
+}
+
+// measure runs the selection on a server of its own.
+func measure(ctx context.Context, selection *workload.Selection, random *rand.Rand, r *results.Results, stdout, stderr io.Writer) (err error) {
+	begun := time.Now()
 	server, err := pgserver.Start(ctx, &pgserver.Options{Durable: true, Settings: settings})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop(context.WithoutCancel(ctx))) }()
-
-	begun := time.Now()
-	random := rand.New(rand.NewPCG(*seed, *seed))
-	var measured []results.Group
+	version, err := workload.ServerVersion(ctx, server)
+	if err != nil {
+		return err
+	}
+	r.Run.Versions = append([]results.Fact{{Name: "PostgreSQL", Value: version}}, r.Run.Versions...)
 	for _, w := range selection.Workloads() {
 		group := results.Group{Name: w.Name, Title: w.Title, About: w.About}
-		missing, err := selection.Measure(ctx, server, w, func(cell runner.Cell) error {
+		group.Missing, err = selection.Measure(ctx, server, w, func(cell runner.Cell) error {
 			samples, err := runner.Run(ctx, cell, random)
 			if err != nil {
 				return err
@@ -100,13 +154,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		group.Missing = missing
-		measured = append(measured, group)
+		r.Measured = append(r.Measured, group)
 		fmt.Fprintf(stderr, "%s done after %.0f s\n", w.Name, time.Since(begun).Seconds())
 	}
-	figures := results.Evaluate(scale.Ratios(), measured)
-	printFigures(stdout, figures)
-	return err
+	return nil
 }
 
 // settings of the server; all else is as shipped. Durable: fsync and full_page_writes are on.

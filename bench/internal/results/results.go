@@ -10,7 +10,6 @@ import (
 
 	"github.com/fencectl/fencectl/bench/internal/runner"
 	"github.com/fencectl/fencectl/bench/internal/stats"
-	"github.com/fencectl/fencectl/bench/internal/workload"
 )
 
 // Version is the version of the file's shape.
@@ -62,9 +61,24 @@ type Cell struct {
 	Variants []runner.Samples `json:"variants"`
 }
 
-// A Figure is a workload.Ratio as it came out.
+// Again is put behind the name of a variant for the second one of the same: what differs between the two is noise.
+const Again = ", again"
+
+// A Ratio is a figure that is kept, and may have a target: how many times as much as the base the variant does, or takes.
+type Ratio struct {
+	Name    string   `json:"name"`
+	Meaning string   `json:"meaning"`
+	Cells   []string `json:"cells"` // more than one: the geometric mean over them
+	Variant string   `json:"variant"`
+	Base    string   `json:"base"` // empty: the figure is the variant's own median, not a ratio
+	Same    string   `json:"same"` // the variant that was measured twice, for the noise; empty for none
+	Target  float64  `json:"target"`
+	AtMost  bool     `json:"at_most"` // the target is an upper bound: less is better
+}
+
+// A Figure is a Ratio as it came out.
 type Figure struct {
-	workload.Ratio
+	Ratio
 	stats.Estimate
 	// Noise is what the same, measured against itself in the same cells, differed by, as a factor; 0 where that was not measured.
 	Noise float64 `json:"noise"`
@@ -89,11 +103,11 @@ func Find(groups []Group, cell, variant string) *runner.Samples {
 }
 
 // Evaluate makes the figures of the ratios whose samples are all there.
-func Evaluate(ratios []workload.Ratio, groups []Group) []Figure {
+func Evaluate(ratios []Ratio, groups []Group) []Figure {
 	var figures []Figure
 	for _, r := range ratios {
 		f := Figure{Ratio: r}
-		of, noise := pairs(r.Cells, r.Variant, r.Base, groups), pairs(r.Cells, r.Same, r.Same+workload.Again, groups)
+		of, noise := pairs(r.Cells, r.Variant, r.Base, groups), pairs(r.Cells, r.Same, r.Same+Again, groups)
 		switch {
 		case of == nil:
 			continue

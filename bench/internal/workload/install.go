@@ -3,8 +3,10 @@ package workload
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencectl/fencectl/internal/pgserver"
 	"github.com/fencectl/fencectl/migrations"
 )
 
@@ -16,4 +18,15 @@ func install(ctx context.Context, dsn string) error {
 	defer pool.Close()
 	_, err = migrations.Up(ctx, pool, nil)
 	return err
+}
+
+// ServerVersion is the server's full version.
+func ServerVersion(ctx context.Context, server *pgserver.Server) (version string, err error) {
+	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, "SELECT split_part(current_setting('server_version'), ' ', 1)").Scan(&version)
+	return version, err
 }

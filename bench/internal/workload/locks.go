@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
+	"github.com/fencectl/fencectl/bench/internal/results"
 	"github.com/fencectl/fencectl/bench/internal/runner"
 	"github.com/fencectl/fencectl/bench/internal/servers"
 	"github.com/fencectl/fencectl/tokensrc"
@@ -93,7 +94,7 @@ var locksWorkload = Workload{
 				alone.Variants = append(alone.Variants, runner.Variant{Name: variant, Run: runner.Rate(1, b.scale.Slice, cycle(name))})
 			}
 			switch variant {
-			case pgLock, pgLock + Again, sequence, rawShared: // the last two are no locks between goroutines
+			case pgLock, pgLock + results.Again, sequence, rawShared: // the last two are no locks between goroutines
 				continue
 			}
 			if b.selection.wantsVariant(contended.Name, variant) {
@@ -205,7 +206,7 @@ func (b *bench) postgresLockers(ctx context.Context, add func(string, locker)) e
 	if err := client.CreateTable(); err != nil {
 		return err
 	}
-	for _, name := range []string{pgLock, pgLock + Again} {
+	for _, name := range []string{pgLock, pgLock + results.Again} {
 		add(name, func(ctx context.Context, name string) (func(context.Context) error, error) {
 			lock, err := client.AcquireContext(ctx, name)
 			if err != nil {
@@ -232,7 +233,7 @@ func (b *bench) etcdLockers(ctx context.Context, add func(string, locker)) error
 	add(etcdElection, ofSource(etcd.NewElection(client, nil)))
 
 	const ttl = 15 // seconds, as ours
-	for _, name := range []string{rawMutex, rawMutex + Again} {
+	for _, name := range []string{rawMutex, rawMutex + results.Again} {
 		add(name, func(ctx context.Context, name string) (func(context.Context) error, error) {
 			session, err := concurrency.NewSession(client, concurrency.WithTTL(ttl))
 			if err != nil {

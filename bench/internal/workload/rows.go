@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencectl/fencectl/bench/internal/results"
 	"github.com/fencectl/fencectl/bench/internal/runner"
 )
 
@@ -26,7 +27,7 @@ var rowWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: rowCell, clients: b.scale.Clients, rows: rowsOfSingle,
-			variants: []string{plain, plain + Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named},
+			variants: []string{plain, plain + results.Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named},
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				return t.update(ctx, conn, "id = $1", id, 1, &t.version[id])
 			},
@@ -40,7 +41,7 @@ var statementWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: func(clients int, mode string) string { return fmt.Sprintf("statement/%d/%s", clients, mode) }, clients: b.scale.Clients[:1], rows: rowsOfSingle,
-			variants: []string{plain, plain + Again, predicate, guard, set, presented},
+			variants: []string{plain, plain + results.Again, predicate, guard, set, presented},
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				head := "UPDATE " + t.name + " SET value = value + 1"
 				if t.variant == plain {
@@ -66,7 +67,7 @@ var hotRowWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: func(clients int, mode string) string { return fmt.Sprintf("hot-row/%d/%s", clients, mode) }, clients: b.scale.HotClients[len(b.scale.HotClients)-1:], rows: 1,
-			variants: []string{plain, plain + Again, predicate, forUpdate, guard, advisory, reentrant, named},
+			variants: []string{plain, plain + results.Again, predicate, forUpdate, guard, advisory, reentrant, named},
 			shared:   true,
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				return t.update(ctx, conn, "id = $1", id, 1, nil)
@@ -81,7 +82,7 @@ var hotFenceWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: hotCell, clients: b.scale.HotClients, rows: rowsOfSingle,
-			variants: []string{plain, plain + Again, unguarded, handNamed, named, template},
+			variants: []string{plain, plain + results.Again, unguarded, handNamed, named, template},
 			shared:   true,
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				return t.update(ctx, conn, "id = $1", id, 1, nil)
@@ -123,7 +124,7 @@ func (b *bench) rates(ctx context.Context, r rates) ([]runner.Cell, error) {
 				t := tables[variant]
 				if t == nil {
 					var err error
-					if t, err = b.makeTable(ctx, "t"+strconv.Itoa(i), strings.TrimSuffix(variant, Again), r.rows, r.accounts); err != nil {
+					if t, err = b.makeTable(ctx, "t"+strconv.Itoa(i), strings.TrimSuffix(variant, results.Again), r.rows, r.accounts); err != nil {
 						return nil, err
 					}
 					t.shared = r.shared

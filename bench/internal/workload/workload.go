@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencectl/fencectl/bench/internal/results"
 	"github.com/fencectl/fencectl/bench/internal/runner"
 	"github.com/fencectl/fencectl/internal/pgserver"
 )
@@ -24,21 +25,6 @@ type Workload struct {
 	Title string // for people
 	About string // what is done, in a paragraph of Markdown
 	build func(ctx context.Context, b *bench) ([]runner.Cell, error)
-}
-
-// Again is put behind the name of a variant for the second one of the same: what differs between the two is noise.
-const Again = ", again"
-
-// A Ratio is a figure that is kept, and may have a target: how many times as much as the base the variant does, or takes.
-type Ratio struct {
-	Name    string   `json:"name"`
-	Meaning string   `json:"meaning"`
-	Cells   []string `json:"cells"` // more than one: the geometric mean over them
-	Variant string   `json:"variant"`
-	Base    string   `json:"base"` // empty: the figure is the variant's own median, not a ratio
-	Same    string   `json:"same"` // the variant that was measured twice, for the noise; empty for none
-	Target  float64  `json:"target"`
-	AtMost  bool     `json:"at_most"` // the target is an upper bound: less is better
 }
 
 // Scale is how much is measured.
@@ -81,11 +67,11 @@ var Quick = Scale{
 
 // All are the workloads, in the order in which they are measured and reported.
 func All() []Workload {
-	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload, locksWorkload}
+	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload, locksWorkload, auditWorkload}
 }
 
 // Ratios are the figures of a run on this scale.
-func (s Scale) Ratios() []Ratio {
+func (s Scale) Ratios() []results.Ratio {
 	var rows []string
 	for _, clients := range s.Clients {
 		for _, mode := range commitModes {
@@ -93,8 +79,12 @@ func (s Scale) Ratios() []Ratio {
 		}
 	}
 	hot := s.HotClients[len(s.HotClients)-1]
+	largest, slowest := s.Tables[len(s.Tables)-1], 0.0
+	if largest == 10_000 {
+		slowest = 1000
+	}
 	headline := []string{fmt.Sprintf("bulk-update/%d", s.Headline)}
-	return []Ratio{
+	return []results.Ratio{
 		{
 			Name: "row_single", Cells: rows, Variant: presented, Base: predicate, Same: plain, Target: 0.97,
 			Meaning: "single-row transactions per second, the token presented with BEGIN and the UPDATE unchanged, over those with the hand-written predicate",
@@ -131,13 +121,17 @@ func (s Scale) Ratios() []Ratio {
 			Name: "etcd_vs_raw_shared_session", Cells: []string{"locks/alone"}, Variant: etcdMutex, Base: rawShared, Same: rawMutex,
 			Meaning: "the same over concurrency.Mutex with one session for all, on which two goroutines can hold a lock at once",
 		},
+		{
+			Name: fmt.Sprintf("audit_%d_ms", largest), Cells: []string{auditCell(largest)}, Variant: audited, Target: slowest, AtMost: true,
+			Meaning: fmt.Sprintf("milliseconds that fencectl audit takes for a database of %d tables", largest),
+		},
 	}
 }
 
 // Select returns the workloads and, for each cell that is to be measured in part, its variants. Names are those of workloads or
 // ratios; without names it is everything.
-func Select(scale Scale, names []string) (*Selection, error) {
-	s := &Selection{scale: scale, all: map[string]bool{}, variants: map[string]map[string]bool{}}
+func Select(scale Scale, root string, names []string) (*Selection, error) {
+	s := &Selection{Root: root, scale: scale, all: map[string]bool{}, variants: map[string]map[string]bool{}}
 	for _, w := range All() {
 		s.all[w.Name] = len(names) == 0
 	}
@@ -146,7 +140,7 @@ func Select(scale Scale, names []string) (*Selection, error) {
 			s.all[name] = true
 			continue
 		}
-		at := slices.IndexFunc(scale.Ratios(), func(r Ratio) bool { return r.Name == name })
+		at := slices.IndexFunc(scale.Ratios(), func(r results.Ratio) bool { return r.Name == name })
 		if at < 0 {
 			return nil, fmt.Errorf("there is no workload and no ratio called %q", name)
 		}
@@ -155,7 +149,7 @@ func Select(scale Scale, names []string) (*Selection, error) {
 			if s.variants[cell] == nil {
 				s.variants[cell] = map[string]bool{}
 			}
-			for _, variant := range []string{r.Variant, r.Base, r.Same, r.Same + Again} {
+			for _, variant := range []string{r.Variant, r.Base, r.Same, r.Same + results.Again} {
 				s.variants[cell][variant] = true
 			}
 		}
@@ -165,6 +159,7 @@ func Select(scale Scale, names []string) (*Selection, error) {
 
 // A Selection is what a run measures.
 type Selection struct {
+	Root     string // the repository's directory, where fencectl is built
 	scale    Scale
 	all      map[string]bool            // workloads that are measured whole
 	variants map[string]map[string]bool // by cell
