@@ -29,6 +29,11 @@ type Options struct {
 	// DSN is a server to use; the demo creates a database of its own there and drops it afterwards. Default: a throwaway
 	// server, started from the PostgreSQL binaries of this machine and stopped afterwards.
 	DSN string
+	// RedisURL is a Redis to use, for the scenarios that need one: redis://host:port/db. The demo writes under a prefix of its own there and
+	// deletes that afterwards. Default: a redis-server of its own, or, where that is not installed, a Redis in this process.
+	RedisURL string
+	// EtcdEndpoints are those of an etcd to use, in the same way. Default: one in this process.
+	EtcdEndpoints []string
 	// Scenarios are run alone, without the audits and the chapters around them. Default: the whole story, with all of them.
 	Scenarios []Scenario
 	// Narrator is told everything as it happens. Default: nobody.
@@ -60,7 +65,9 @@ type Narrator interface {
 type Report struct {
 	// ServerVersion is PostgreSQL's, such as "15.18".
 	ServerVersion string
-	Results       []Result
+	// Redis and Etcd say what those were, in a few words; empty where no scenario needed them.
+	Redis, Etcd string
+	Results     []Result
 	// Before and After are the audits before the first and after the last scenario; nil when only some scenarios were run.
 	Before, After *audit.Report
 }
@@ -117,7 +124,7 @@ func Run(ctx context.Context, opts *Options) (report *Report, err error) {
 		scenarios = Scenarios()
 	}
 
-	t.place, err = open(ctx, opts.DSN)
+	t.place, err = open(ctx, opts, scenarios)
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +138,12 @@ func Run(ctx context.Context, opts *Options) (report *Report, err error) {
 	}()
 
 	report = &Report{ServerVersion: t.place.version}
+	if t.place.redis != nil {
+		report.Redis = t.place.redis.what
+	}
+	if t.place.etcd != nil {
+		report.Etcd = t.place.etcd.what
+	}
 	if err := t.opening(ctx); err != nil {
 		return nil, err
 	}
@@ -169,8 +182,15 @@ func (t *telling) opening(ctx context.Context) error {
 	if !t.place.own {
 		where = "the given server, in a database of its own that is dropped afterwards"
 	}
-	t.Chapter("An application", fmt.Sprintf(`PostgreSQL %s, %s. On it is a small shop: accounts, orders with their items, jobs, and events by month; 1200 orders in all.
-The schema fencing is installed beside it. Nothing is protected yet, and the shop notices nothing.`, t.place.version, where))
+	story := fmt.Sprintf(`PostgreSQL %s, %s. On it is a small shop: accounts, orders with their items, jobs, and events by month; 1200 orders in all.
+The schema fencing is installed beside it. Nothing is protected yet, and the shop notices nothing.`, t.place.version, where)
+	if t.place.redis != nil {
+		story += fmt.Sprintf(" Some locks are in %s.", t.place.redis.what)
+	}
+	if t.place.etcd != nil {
+		story += fmt.Sprintf(" Leaders are elected in %s.", t.place.etcd.what)
+	}
+	t.Chapter("An application", story)
 	if err := t.place.load(ctx, shopSQL); err != nil {
 		return fmt.Errorf("creating the demo's application: %w", err)
 	}
@@ -202,8 +222,8 @@ func (t *telling) round(ctx context.Context, f form, protected bool) (_ Round, e
 	if err := t.script(ctx, "SELECT fencing.release_lease(name, owner, token) FROM fencing.lease"); err != nil {
 		return Round{}, err
 	}
-	s := &stage{timeline: newTimeline(t.Event), pool: t.place.pool, holders: map[string]string{}}
-	defer func() { err = errors.Join(err, s.leave(context.WithoutCancel(ctx))) }()
+	s := &stage{timeline: newTimeline(t.Event), place: t.place, fence: f.fence, holders: map[string]string{}}
+	defer func() { err = errors.Join(err, s.leave(ctx)) }()
 	v, err := f.play(ctx, s)
 	if err != nil {
 		return Round{}, err

@@ -11,11 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencectl/fencectl/fenced"
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/demo"
+	"github.com/fencectl/fencectl/internal/etcdtest"
 	"github.com/fencectl/fencectl/internal/pgtest"
+	"github.com/fencectl/fencectl/internal/redistest"
 )
 
 // watching is a narrator that keeps the events, and lets a test act on each.
@@ -101,6 +105,22 @@ func TestEveryDamageShowsWithoutProtectionAndNoneWithIt(t *testing.T) {
 			Without: []string{"worker B accepted", "worker A no rows", "worker A accepted"},
 			With:    []string{"worker B accepted", "worker A no rows", "worker A refused " + fenced.SQLStateUnfenced},
 		},
+		"lock-held-twice": {
+			Without: []string{"worker B accepted", "worker A accepted"},
+			With:    []string{"worker B accepted", "worker A refused " + fenced.SQLStateStale},
+		},
+		"foreign-release": {
+			Without: []string{"worker B accepted", "worker C accepted"},
+			With:    []string{"worker B accepted"},
+		},
+		"token-apart": {
+			Without: []string{"worker B accepted", "worker A accepted"},
+			With:    []string{"worker B accepted", "worker A refused " + fenced.SQLStateStale},
+		},
+		"leader-revision": {
+			Without: []string{"worker A accepted", "worker B refused " + fenced.SQLStateStale, "worker A accepted"},
+			With:    []string{"worker A accepted", "worker B accepted", "worker A refused " + fenced.SQLStateStale},
+		},
 		"lost-update": {
 			Without: []string{"worker A accepted", "worker B accepted"},
 			With:    []string{"worker A refused " + fenced.SQLStateStale, "worker B accepted"},
@@ -141,6 +161,53 @@ func TestTokensGrowAndTimesDoNotGoBack(t *testing.T) {
 				t.Errorf("%s got token %v after %v", e.Actor, e.Token, last)
 			}
 			last = e.Token
+		}
+	}
+}
+
+// What a picture needs to be drawn from the events alone.
+func TestEventsSayWhoseLimitPassedAndWhereTheFenceStands(t *testing.T) {
+	pool := pgtest.NewEmpty(t)
+	report, err := demo.Run(t.Context(), &demo.Options{DSN: pgtest.DSN(t, pool), Scenarios: []demo.Scenario{scenario(t, "sleeping-owner")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type seen struct {
+		Actor    string
+		Kind     demo.Kind
+		Toward   string
+		Concerns string
+		Stored   string // whose token the fence stands at
+	}
+	result := report.Results[0]
+	for _, round := range []struct {
+		demo.Round
+		fenced bool
+	}{{result.Without, false}, {result.With, true}} {
+		holders := map[fenced.Token]string{}
+		var got []seen
+		for _, e := range round.Events {
+			if e.Kind == demo.Granted {
+				holders[e.Token] = e.Actor
+				if e.Lasts <= 0 {
+					t.Errorf("the grant of %s lasts %v", e.Actor, e.Lasts)
+				}
+			}
+			if e.Kind == demo.Expired || e.Kind == demo.Wrote {
+				got = append(got, seen{e.Actor, e.Kind, e.Toward, e.Concerns, holders[e.Stored]})
+			}
+		}
+		stored := ""
+		if round.fenced {
+			stored = "worker B"
+		}
+		want := []seen{
+			{demo.Locks, demo.Expired, "", "worker A", ""},
+			{"worker B", demo.Wrote, demo.Data, "", stored},
+			{"worker A", demo.Wrote, demo.Data, "", stored},
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", round.Label, diff)
 		}
 	}
 }
@@ -267,6 +334,96 @@ func TestAServerOfItsOwnIsGoneAfterwards(t *testing.T) {
 	}
 	if _, err := os.Stat(directory); directory == "" || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the server's directory %q is still there (%v)", directory, err)
+	}
+}
+
+// keysOf lists what demos have in a Redis and in an etcd.
+func keysOf(t *testing.T, redis *goredis.Client, etcd *clientv3.Client) []string {
+	t.Helper()
+	keys, err := redis.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := etcd.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range answer.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys
+}
+
+func TestGivenServicesAreUsedAndAreLeftAsTheyWere(t *testing.T) {
+	pool, server, cluster := pgtest.NewEmpty(t), redistest.Start(t), etcdtest.Start(t, 1)
+	redis, etcd := server.Client(t, server.Addr()), cluster.Client(t)
+	if err := redis.Set(t.Context(), "theirs", "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var during []string
+	narrator := &watching{on: func(e demo.Event) {
+		if e.Kind == demo.Granted {
+			during = append(during, keysOf(t, redis, etcd)...)
+		}
+	}}
+	report, err := demo.Run(t.Context(), &demo.Options{
+		DSN: pgtest.DSN(t, pool), RedisURL: "redis://" + server.Addr(), EtcdEndpoints: cluster.Endpoints(), Narrator: narrator,
+		Scenarios: []demo.Scenario{scenario(t, "lock-held-twice"), scenario(t, "leader-revision")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems := report.Problems(); problems != nil {
+		t.Errorf("problems: %q", problems)
+	}
+	if !strings.Contains(report.Redis, server.Addr()) || !strings.Contains(report.Etcd, cluster.Endpoints()[0]) {
+		t.Errorf("it says that it used %q and %q", report.Redis, report.Etcd)
+	}
+	if !slices.ContainsFunc(during, func(key string) bool { return strings.HasPrefix(key, "{fencectl-demo-") }) ||
+		!slices.ContainsFunc(during, func(key string) bool { return strings.HasPrefix(key, "fencectl-demo-") }) {
+		t.Errorf("while it ran there were only %q", during)
+	}
+	if diff := cmp.Diff([]string{"theirs"}, keysOf(t, redis, etcd)); diff != "" {
+		t.Errorf("afterwards (-want +got):\n%s", diff)
+	}
+}
+
+// Where redis-server is not installed.
+func TestTheRedisInThisProcessShowsTheSame(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	pool := pgtest.NewEmpty(t)
+	scenarios := []demo.Scenario{scenario(t, "lock-held-twice"), scenario(t, "foreign-release"), scenario(t, "token-apart")}
+	report, err := demo.Run(t.Context(), &demo.Options{DSN: pgtest.DSN(t, pool), Scenarios: scenarios})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems := report.Problems(); problems != nil {
+		t.Errorf("problems: %q", problems)
+	}
+	if !strings.Contains(report.Redis, "in this process") || report.Etcd != "" {
+		t.Errorf("it used %q and %q", report.Redis, report.Etcd)
+	}
+}
+
+func TestALockServiceThatCannotBeReachedIsAnErrorWithoutItsPassword(t *testing.T) {
+	pool := pgtest.NewEmpty(t)
+	for name, options := range map[string]demo.Options{
+		"redis at 127.0.0.1:1:": {RedisURL: "redis://:hunter2@127.0.0.1:1/0"},
+		"--redis-url is no URL": {RedisURL: "redis://:hunter2@ /0"},
+		"etcd at 127.0.0.1:1:":  {EtcdEndpoints: []string{"127.0.0.1:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options.DSN = pgtest.DSN(t, pool)
+			options.Scenarios = []demo.Scenario{scenario(t, "leader-revision")}
+			if options.RedisURL != "" {
+				options.Scenarios = []demo.Scenario{scenario(t, "token-apart")}
+			}
+			_, err := demo.Run(t.Context(), &options)
+			if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error is %v", err)
+			}
+		})
 	}
 }
 

@@ -26,6 +26,7 @@ whoever sends it. The existing column was taken over as it is.`,
 		with: form{
 			label: "the same, and a row fence on shop.orders",
 			setup: "SELECT fencing.unprotect('shop.orders');" + reset + "SELECT fencing.protect('shop.orders');",
+			fence: "SELECT last_fencing_token FROM shop.orders WHERE order_id = 17",
 			play:  playForgottenQuery,
 		},
 	}
@@ -70,7 +71,7 @@ func playForgottenQuery(ctx context.Context, s *stage) (verdict, error) {
 		return verdict{}, err
 	}
 	var status string
-	if err := s.pool.QueryRow(ctx, "SELECT status FROM shop.orders WHERE order_id = 17").Scan(&status); err != nil {
+	if err := s.place.pool.QueryRow(ctx, "SELECT status FROM shop.orders WHERE order_id = 17").Scan(&status); err != nil {
 		return verdict{}, err
 	}
 	s.ending(row, "the order is %s", status)

@@ -15,6 +15,9 @@ const (
 	withdrawn   = -3000
 	deposited   = 5000
 
+	accountRowFence = "SELECT last_fencing_token FROM shop.accounts WHERE account_id = 7"
+	accountFence    = "SELECT token FROM fencing.fence WHERE name = 'account/7'"
+
 	resetAccount = `
 		UPDATE shop.accounts SET balance_cents = 10000 WHERE account_id = 7;`
 	rowFenced = "SELECT fencing.unprotect('shop.accounts', drop_column => true);" + resetAccount +
@@ -33,8 +36,8 @@ token has written the row yet, so a row fence has no reason to refuse it. B writ
 read. Every single write was in order, and one of them is lost.`,
 		Lesson: `A new holder has to close the door behind its predecessor before it looks at anything. That is a claim: it raises the
 fence to its own token, and from then on nothing older is let in. Claim first, then read.`,
-		without: form{label: "a row fence on shop.accounts", setup: rowFenced, play: playLostUpdate(false)},
-		with:    form{label: "a named fence, account/{account_id}, and claims", setup: namedFenced, play: playLostUpdate(true)},
+		without: form{label: "a row fence on shop.accounts", setup: rowFenced, fence: accountRowFence, play: playLostUpdate(false)},
+		with:    form{label: "a named fence, account/{account_id}, and claims", setup: namedFenced, fence: accountFence, play: playLostUpdate(true)},
 	}
 }
 
@@ -77,8 +80,8 @@ commits, it goes over it.`,
 		Lesson: `A guard keeps the fence locked until its transaction ends, and a claim waits for that. When the claim is through, whatever
 older holders did has been committed or is gone, and B reads what is true. So the claim has to come before the read, in a
 transaction of its own. (A holder that never wakes up is another matter: give its transactions a time limit.)`,
-		without: form{label: "a row fence on shop.accounts", setup: rowFenced, play: playWriterInFlight(false)},
-		with:    form{label: "a named fence, account/{account_id}, and claims", setup: namedFenced, play: playWriterInFlight(true)},
+		without: form{label: "a row fence on shop.accounts", setup: rowFenced, fence: accountRowFence, play: playWriterInFlight(false)},
+		with:    form{label: "a named fence, account/{account_id}, and claims", setup: namedFenced, fence: accountFence, play: playWriterInFlight(true)},
 	}
 }
 
@@ -96,18 +99,18 @@ func playWriterInFlight(claims bool) func(context.Context, *stage) (verdict, err
 		if err != nil || open == nil {
 			return verdict{}, fmt.Errorf("worker A's write was not let in: %w", err)
 		}
-		a.record(Event{Kind: Paused, Text: "has written, and is paused before its COMMIT"})
+		a.stops("has written, and is paused before its COMMIT")
 		if err := b.acquire(ctx, accountLock, secondLease); err != nil {
 			return verdict{}, err
 		}
 		var took, paid bool
 		goesOn := func(ctx context.Context) (err error) {
-			a.record(Event{Kind: Resumed, Text: "wakes up, and commits"})
+			a.goesOn("wakes up, and commits")
 			took, err = a.commit(ctx, open)
 			return err
 		}
 		if claims {
-			err = b.waitsWhile(ctx, Event{On: accountLock, Text: "claims the fence, which waits for worker A's transaction"}, b.claim, goesOn)
+			err = b.waitsWhile(ctx, Event{On: accountLock, Toward: Data, Text: "claims the fence, which waits for worker A's transaction"}, b.inDatabase, b.claim, goesOn)
 			if err != nil {
 				return verdict{}, err
 			}
@@ -123,7 +126,7 @@ func playWriterInFlight(claims bool) func(context.Context, *stage) (verdict, err
 		if claims {
 			err = pays(ctx)
 		} else {
-			err = b.waitsWhile(ctx, Event{On: accountRow, Text: "writes the balance, which waits for the row that worker A has locked"}, pays, goesOn)
+			err = b.waitsWhile(ctx, Event{On: accountRow, Toward: Data, Text: "writes the balance, which waits for the row that worker A has locked"}, b.inDatabase, pays, goesOn)
 		}
 		if err != nil {
 			return verdict{}, err
@@ -157,7 +160,7 @@ func money(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%
 // balance compares the account with the sum of what was acknowledged.
 func balance(ctx context.Context, s *stage, took, paid bool) (verdict, error) {
 	var cents int64
-	if err := s.pool.QueryRow(ctx, readBalance).Scan(&cents); err != nil {
+	if err := s.place.pool.QueryRow(ctx, readBalance).Scan(&cents); err != nil {
 		return verdict{}, err
 	}
 	due := int64(10000)

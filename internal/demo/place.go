@@ -29,30 +29,50 @@ const leaveTimeout = 30 * time.Second
 // A place is the database that the demo runs in, and what has to be taken down afterwards.
 type place struct {
 	pool    *pgxpool.Pool
-	dsn     string // for people: how to reach the database with psql
-	version string // the server's, such as "15.18"
-	own     bool   // the server was started for the demo
+	dsn     string      // for people: how to reach the database with psql
+	version string      // the server's, such as "15.18"
+	own     bool        // the server was started for the demo
+	redis   *redisPlace // nil where no scenario needs it
+	etcd    *etcdPlace  // the same
 	close   []func(context.Context) error
 }
 
-// open makes the database: on the server that dsn names, or on one that it starts from the binaries of this machine.
-func open(ctx context.Context, dsn string) (_ *place, err error) {
+// open makes the database, and connects to the lock services that the scenarios need or starts them.
+func open(ctx context.Context, opts *Options, scenarios []Scenario) (_ *place, err error) {
 	p := &place{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.leave(ctx))
 		}
 	}()
+	id := strings.ToLower(rand.Text()[:12])
+	// The database last: to start one takes longest, and a wrong address of another service is to be known before.
+	if needed(scenarios, needsRedis) {
+		if err := p.openRedis(ctx, opts.RedisURL, id); err != nil {
+			return nil, err
+		}
+	}
+	if needed(scenarios, needsEtcd) {
+		if err := p.openEtcd(ctx, opts.EtcdEndpoints, id); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.openDatabase(ctx, opts.DSN, DatabasePrefix+id); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
 
-	database := DatabasePrefix + strings.ToLower(rand.Text()[:12])
+// openDatabase makes the database: on the server that dsn names, or on one that it starts from the binaries of this machine.
+func (p *place) openDatabase(ctx context.Context, dsn, database string) error {
 	var psql func() string
 	if dsn == "" {
 		server, err := pgserver.Start(ctx, nil)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
+				return context.Cause(ctx)
 			}
-			return nil, err
+			return err
 		}
 		p.later(server.Stop)
 		p.own, database, dsn = true, ownDatabase, server.DSN("postgres")
@@ -60,7 +80,7 @@ func open(ctx context.Context, dsn string) (_ *place, err error) {
 	}
 	server, err := connect.Open(ctx, &connect.Options{DSN: dsn, Write: true})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.later(func(context.Context) error { server.Close(); return nil })
 	p.version, _, _ = strings.Cut(server.Version, " ")
@@ -69,12 +89,12 @@ func open(ctx context.Context, dsn string) (_ *place, err error) {
 	if _, err := server.Pool.Exec(ctx, "CREATE DATABASE "+name); err != nil {
 		var refused *pgconn.PgError
 		if errors.As(err, &refused) && refused.Code == "42501" { // insufficient_privilege
-			return nil, &connect.Error{
+			return &connect.Error{
 				Kind: connect.NoPrivilege, Message: fmt.Sprintf("role %s may not create a database at %s", server.Role, server.Address),
 				Next: "use a role with CREATEDB, or leave out --dsn: the demo then starts a server of its own",
 			}
 		}
-		return nil, fmt.Errorf("creating a database for the demo: %w", err)
+		return fmt.Errorf("creating a database for the demo: %w", err)
 	}
 	if !p.own {
 		p.later(func(ctx context.Context) error {
@@ -91,11 +111,11 @@ func open(ctx context.Context, dsn string) (_ *place, err error) {
 	// What the server has to say about IF EXISTS and the like is no part of the story.
 	config.ConnConfig.OnNotice = nil
 	if p.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, err
+		return err
 	}
 	p.later(func(context.Context) error { p.pool.Close(); return nil })
 	p.dsn = psql()
-	return p, nil
+	return nil
 }
 
 // load runs a script in a session of its own and returns when that session is over: that is when PostgreSQL has counted what

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // A Scenario is one way in which data is lost although there is a lock. It is run twice: once as people have it, where the
@@ -18,7 +19,20 @@ type Scenario struct {
 	// Lesson says, in a sentence or two, what made the difference.
 	Lesson string
 
+	needs         []need
 	without, with form
+}
+
+// A need is a service beside the database that a scenario cannot do without.
+type need string
+
+const (
+	needsRedis need = "Redis"
+	needsEtcd  need = "etcd"
+)
+
+func needed(scenarios []Scenario, n need) bool {
+	return slices.ContainsFunc(scenarios, func(s Scenario) bool { return slices.Contains(s.needs, n) })
 }
 
 // A form is one of a scenario's two runs.
@@ -28,6 +42,8 @@ type form struct {
 	// setup makes the data and the protection what the run begins with, as the owner of the tables. It is one script: its
 	// statements run in one transaction.
 	setup string
+	// fence reads the token that the fence of the story stands at. Empty where there is none.
+	fence string
 	// play lets the workers act, and finds out what became of the data.
 	play func(ctx context.Context, s *stage) (verdict, error)
 }
@@ -46,5 +62,7 @@ func damage(format string, args ...any) verdict {
 
 // Scenarios are all scenarios, in the order in which they are shown.
 func Scenarios() []Scenario {
-	return []Scenario{sleepingOwner(), forgottenQuery(), lostUpdate(), writerInFlight()}
+	return []Scenario{
+		sleepingOwner(), forgottenQuery(), lockHeldTwice(), foreignRelease(), tokenApart(), leaderRevision(), lostUpdate(), writerInFlight(),
+	}
 }

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 )
 
@@ -26,6 +27,7 @@ is newer, and so the guard refuses A's.`,
 		with: form{
 			label: "the lock, and a row fence on shop.jobs",
 			setup: "SELECT fencing.unprotect('shop.jobs');" + reset + "SELECT fencing.protect('shop.jobs');",
+			fence: jobFence("settle-payments"),
 			play:  playSleepingOwner,
 		},
 	}
@@ -33,8 +35,9 @@ is newer, and so the guard refuses A's.`,
 
 func playSleepingOwner(ctx context.Context, s *stage) (verdict, error) {
 	const (
-		lock = "jobs/settle-payments"
-		row  = "job settle-payments"
+		job  = "settle-payments"
+		lock = "jobs/" + job
+		row  = "job " + job
 	)
 	a, b, err := s.twoWorkers(ctx)
 	if err != nil {
@@ -50,33 +53,53 @@ func playSleepingOwner(ctx context.Context, s *stage) (verdict, error) {
 	if err := b.acquire(ctx, lock, secondLease); err != nil {
 		return verdict{}, err
 	}
-	if _, err := b.write(ctx, write{
-		on: row, text: "settles all 1200 orders, and marks the job done",
-		sql: "UPDATE shop.jobs SET state = 'done', orders_settled = 1200\nWHERE name = 'settle-payments'",
-	}); err != nil {
+	if _, err := b.write(ctx, progress(job, 1200)); err != nil {
 		return verdict{}, err
 	}
 	a.wakes()
-	late, err := a.write(ctx, write{
-		on: row, text: "notes that it has settled 300 orders so far",
-		sql: "UPDATE shop.jobs SET state = 'running', orders_settled = 300\nWHERE name = 'settle-payments'",
-	})
-	if err != nil {
+	if _, err := a.write(ctx, progress(job, 300)); err != nil {
 		return verdict{}, err
 	}
-	var (
-		state   string
-		settled int64
-	)
-	err = s.pool.QueryRow(ctx, "SELECT state, orders_settled FROM shop.jobs WHERE name = 'settle-payments'").Scan(&state, &settled)
-	if err != nil {
-		return verdict{}, err
+	return judgeProgress(ctx, s, job)
+}
+
+// allOrders is how many orders a job goes through.
+const allOrders = 1200
+
+// progress is the write of a worker that has got so far with a job.
+func progress(job string, orders int64) write {
+	w := write{on: "job " + job, text: fmt.Sprintf("notes that it is through with %d orders so far", orders)}
+	state := "running"
+	if orders == allOrders {
+		w.text, state = fmt.Sprintf("is through with all %d orders, and marks the job done", orders), "done"
 	}
-	s.ending(row, "the job is %s, with %d of 1200 orders settled", state, settled)
-	if late || state != "done" || settled != 1200 {
-		return damage("the job that B finished is back at %s, %d of 1200", state, settled), nil
+	w.sql = fmt.Sprintf("UPDATE shop.jobs SET state = '%s', orders_settled = %d\nWHERE name = '%s'", state, orders, job)
+	return w
+}
+
+// judgeProgress looks whether the job is still done, as worker B left it.
+func judgeProgress(ctx context.Context, s *stage, job string) (verdict, error) {
+	state, orders, err := progressOf(ctx, s, job)
+	switch {
+	case err != nil:
+		return verdict{}, err
+	case state != "done" || orders != allOrders:
+		return damage("the job that B finished is back at %s, %d of %d", state, orders, allOrders), nil
 	}
 	return intact("A's late write is refused; the job stays done"), nil
+}
+
+// progressOf records what has become of a job.
+func progressOf(ctx context.Context, s *stage, job string) (state string, orders int64, err error) {
+	err = s.place.pool.QueryRow(ctx, "SELECT state, orders_settled FROM shop.jobs WHERE name = $1", job).Scan(&state, &orders)
+	if err == nil {
+		s.ending("job "+job, "the job is %s, with %d of %d orders", state, orders, allOrders)
+	}
+	return state, orders, err
+}
+
+func jobFence(name string) string {
+	return fmt.Sprintf("SELECT last_fencing_token FROM shop.jobs WHERE name = '%s'", name)
 }
 
 func count(n int64) string { return strconv.FormatInt(n, 10) }

@@ -8,49 +8,53 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencectl/fencectl/fenced"
+	"github.com/fencectl/fencectl/tokensrc"
 )
 
-// A stage is what a run happens on: the database, the recording, and the workers, each with a session of its own.
+// A stage is what a run happens on: the place, the recording, and the workers, each with connections of its own.
 type stage struct {
 	*timeline
-	pool    *pgxpool.Pool
+	place   *place
+	fence   string // see form
 	workers []*worker
-	holders map[string]string // lock → the worker that it was granted to last
+	holders map[string]string // lock → the worker that it was granted to last, if it has not been given back since
 }
 
-// The actors that are no workers.
-const (
-	lockService = "lock"
-	data        = "data"
-)
-
-// A worker is one holder of locks: a session on a connection of its own, and the grant that it believes to have.
+// A worker is one holder of locks: a session of the database, and the grant that it believes to have.
 type worker struct {
 	stage *stage
 	name  string
+	still *stillness
 	conn  *pgx.Conn
+	redis *goredis.Client  // opened when it is first used
+	etcd  *clientv3.Client // the same
 	lock  string
 	token fenced.Token
-	gate  *gate // not nil while the worker waits for another one; see waitsWhile
+	grant tokensrc.Grant // where the lock comes from a token source
+	gate  *gate          // not nil while the worker waits for another one; see waitsWhile
+	close []func(context.Context) error
 }
 
 // worker opens a session. The stage closes it at the end of the run.
 func (s *stage) worker(ctx context.Context, name string) (*worker, error) {
-	config := s.pool.Config().ConnConfig
+	w := &worker{stage: s, name: name, still: newStillness()}
+	config := s.place.pool.Config().ConnConfig
 	config.RuntimeParams["application_name"] = "fencectl demo, " + name
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
+	config.DialFunc = w.still.over(config.DialFunc)
+	var err error
+	if w.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, err
 	}
-	w := &worker{stage: s, name: name, conn: conn}
+	w.later(w.conn.Close)
 	s.workers = append(s.workers, w)
 	return w, nil
 }
 
-// twoWorkers is the cast of every story so far: the one that loses its lock, and its successor.
+// twoWorkers is the cast of most stories: the one that loses its lock, and its successor.
 func (s *stage) twoWorkers(ctx context.Context) (a, b *worker, err error) {
 	if a, err = s.worker(ctx, "worker A"); err != nil {
 		return nil, nil, err
@@ -59,11 +63,20 @@ func (s *stage) twoWorkers(ctx context.Context) (a, b *worker, err error) {
 	return a, b, err
 }
 
-// leave closes the workers' sessions.
+func (w *worker) later(f func(context.Context) error) { w.close = append(w.close, f) }
+
+// leave ends the workers' pauses, gives back what they hold and closes their connections.
 func (s *stage) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	for _, w := range s.workers {
+		w.still.end()
+	}
 	var errs []error
 	for _, w := range s.workers {
-		errs = append(errs, w.conn.Close(ctx))
+		for i := len(w.close) - 1; i >= 0; i-- {
+			errs = append(errs, w.close[i](ctx))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -86,40 +99,67 @@ const (
 	secondLease = 30 * time.Second
 )
 
-// acquire takes the lock, waiting for the present holder's time limit where there is one, as every client of such a lock does.
+// acquire takes the lock from the database, waiting for the present holder's time limit where there is one, as every client of
+// such a lock does.
 func (w *worker) acquire(ctx context.Context, lock string, limit time.Duration) error {
-	for waited := false; ; {
-		var (
-			token     *int64
-			remaining time.Duration
-		)
-		err := w.conn.QueryRow(ctx, "SELECT token, expires_in FROM fencing.acquire_lease($1, gen_random_uuid(), $2)", lock, limit).
-			Scan(&token, &remaining)
+	return w.asks(ctx, lock, limit, func(ctx context.Context) (got bool, left time.Duration, err error) {
+		var token *fenced.Token
+		err = w.conn.QueryRow(ctx, "SELECT token, expires_in FROM fencing.acquire_lease($1, gen_random_uuid(), $2)", lock, limit).Scan(&token, &left)
+		if err != nil || token == nil {
+			return false, left, err
+		}
+		w.token = *token
+		return true, 0, nil
+	})
+}
+
+// asks asks for the lock until it gets it. Each time the service says how long the lock is held at most, and that is waited for.
+func (w *worker) asks(ctx context.Context, lock string, limit time.Duration, try func(context.Context) (got bool, left time.Duration, err error)) error {
+	for waited := false; ; waited = true {
+		got, left, err := try(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: acquiring %s: %w", w.name, lock, err)
 		}
-		if token == nil {
-			if !waited {
-				w.record(Event{Kind: Waits, On: lock, Text: fmt.Sprintf("asks for lock %s, which is held for another %.2f s at most", lock, remaining.Seconds())})
-			}
-			waited = true
-			if err := pause(ctx, remaining); err != nil {
-				return err
-			}
-			continue
+		if got {
+			w.granted(lock, limit, gotLock(lock, limit))
+			return nil
 		}
-		// On a slow machine the limit may have passed before anybody asked.
-		if former := w.stage.holders[lock]; former != "" {
-			w.stage.record(Event{
-				Actor: lockService, Kind: Expired, On: lock,
-				Text: fmt.Sprintf("the time limit of %s has passed, and nobody could tell it so", former),
-			})
+		if !waited {
+			w.waits(lock, left)
 		}
-		w.lock, w.token = lock, fenced.Token(*token)
-		w.stage.holders[lock] = w.name
-		w.record(Event{Kind: Granted, On: lock, Text: fmt.Sprintf("gets lock %s for %s", lock, limit)})
-		return nil
+		if err := pause(ctx, left); err != nil {
+			return err
+		}
 	}
+}
+
+func gotLock(lock string, limit time.Duration) string {
+	return fmt.Sprintf("gets lock %s for %s", lock, limit)
+}
+
+func (w *worker) waits(lock string, left time.Duration) {
+	text := fmt.Sprintf("asks for lock %s, which is held", lock)
+	if left > 0 {
+		text += fmt.Sprintf(" for another %.2f s at most", left.Seconds())
+	}
+	w.record(Event{Kind: Waits, On: lock, Toward: Locks, Text: text})
+}
+
+// granted records that the worker has the lock, and before it what became of the one that had it.
+func (w *worker) granted(lock string, limit time.Duration, text string) {
+	if w.gate != nil {
+		w.gate.pass()
+	}
+	// On a slow machine the limit may have passed before anybody asked.
+	if former := w.stage.holders[lock]; former != "" {
+		w.stage.record(Event{
+			Actor: Locks, Kind: Expired, On: lock, Concerns: former,
+			Text: fmt.Sprintf("the time limit of %s has passed, and nobody could tell it so", former),
+		})
+	}
+	w.lock = lock
+	w.stage.holders[lock] = w.name
+	w.record(Event{Kind: Granted, On: lock, Toward: Locks, Lasts: limit, Text: text})
 }
 
 // pause waits for a time that has to pass, such as a lease's.
@@ -134,13 +174,34 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sleeps and wakes are the worker's pause: it does nothing meanwhile, which is all that the rest of the world sees of one.
-func (w *worker) sleeps() {
-	w.record(Event{Kind: Paused, Text: "is paused: a long garbage collection, a frozen VM, a laptop lid"})
+// sleeps and wakes are the worker's pause.
+func (w *worker) sleeps() { w.stops("is paused: a long garbage collection, a frozen VM, a laptop lid") }
+func (w *worker) wakes()  { w.goesOn("wakes up, and believes that it holds the lock") }
+
+func (w *worker) stops(text string) {
+	w.record(Event{Kind: Paused, Text: text})
+	w.still.begin()
 }
 
-func (w *worker) wakes() {
-	w.record(Event{Kind: Resumed, Text: "wakes up, and believes that it holds the lock"})
+func (w *worker) goesOn(text string) {
+	w.still.end()
+	w.record(Event{Kind: Resumed, Text: text})
+}
+
+// judged records a claim or a write, with what the database says that the fence stands at then.
+func (w *worker) judged(ctx context.Context, e Event) error {
+	if w.gate != nil {
+		w.gate.pass() // so that the other one's part is over
+	}
+	if w.stage.fence != "" {
+		err := w.stage.place.pool.QueryRow(ctx, w.stage.fence).Scan(&e.Stored)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("reading the fence: %w", err)
+		}
+	}
+	e.Toward = Data
+	w.say(e)
+	return nil
 }
 
 // claim raises the fence of the worker's lock to its token, in a transaction of its own.
@@ -154,11 +215,10 @@ func (w *worker) claim(ctx context.Context) error {
 	if previous > 0 {
 		stood = fmt.Sprintf("stood at %s", previous)
 	}
-	w.record(Event{
+	return w.judged(ctx, Event{
 		Kind: Claimed, On: w.lock, Outcome: Accepted, Text: fmt.Sprintf("claims fence %s, which %s", w.lock, stood),
 		SQL: fmt.Sprintf("SELECT fencing.claim('%s', %d)", w.lock, w.token),
 	})
-	return nil
 }
 
 // read reads one number, and tells it as show writes it.
@@ -167,7 +227,7 @@ func (w *worker) read(ctx context.Context, on, what, sql string, show func(int64
 	if err := w.conn.QueryRow(ctx, sql).Scan(&value); err != nil {
 		return 0, fmt.Errorf("%s: %s: %w", w.name, sql, err)
 	}
-	w.record(Event{Kind: Read, On: on, Text: fmt.Sprintf("reads %s: %s", what, show(value)), SQL: sql})
+	w.record(Event{Kind: Read, On: on, Toward: Data, Text: fmt.Sprintf("reads %s: %s", what, show(value)), SQL: sql})
 	return value, nil
 }
 
@@ -217,38 +277,36 @@ func (w *worker) begin(ctx context.Context, job write) (open *openWrite, err err
 	if rollback := tx.Rollback(context.WithoutCancel(ctx)); rollback != nil {
 		return nil, fmt.Errorf("%s: %w", w.name, errors.Join(err, rollback))
 	}
-	return nil, w.refused(job, err)
+	return nil, w.refused(ctx, job, err)
 }
 
 // commit ends the transaction of a write, records how it went, and says whether anything was changed.
 func (w *worker) commit(ctx context.Context, open *openWrite) (committed bool, err error) {
 	if err := open.tx.Commit(ctx); err != nil {
-		return false, w.refused(open.write, err)
+		return false, w.refused(ctx, open.write, err)
 	}
 	e := Event{Kind: Wrote, On: open.on, Text: open.text, SQL: open.sql, Outcome: Accepted}
 	if open.rows == 0 {
 		e.Outcome = NoRows
 	}
-	w.record(e)
-	return open.rows > 0, nil
+	return open.rows > 0, w.judged(ctx, e)
 }
 
 // refused records a guard's refusal, which is part of the story. What else goes wrong is an error.
-func (w *worker) refused(job write, err error) error {
+func (w *worker) refused(ctx context.Context, job write, err error) error {
 	var refusal *pgconn.PgError
 	if !errors.As(err, &refusal) || fenced.Kind(fenced.AsError(err)) == "" {
 		return fmt.Errorf("%s: %s: %w", w.name, job.sql, err)
 	}
-	w.record(Event{
+	return w.judged(ctx, Event{
 		Kind: Wrote, On: job.on, Text: job.text, SQL: job.sql,
 		Outcome: Refused, SQLState: refusal.Code, Message: refusal.Message, Hint: refusal.Hint,
 	})
-	return nil
 }
 
 // ending records what the data looks like when all is over.
 func (s *stage) ending(on, format string, args ...any) {
-	s.record(Event{Actor: data, Kind: Finished, On: on, Text: fmt.Sprintf(format, args...)})
+	s.record(Event{Actor: Data, Kind: Finished, On: on, Text: fmt.Sprintf(format, args...)})
 }
 
 // A gate holds back what a waiting worker has to tell until the one that it waited for has told its own part: the server
@@ -265,9 +323,9 @@ func (g *gate) pass() {
 }
 
 // waitsWhile runs work of the worker's that has to wait for a lock of another session's, lets meanwhile happen once it does
-// wait, and returns when both are over. That it waits is the server's word: no clock is asked. It fails when the work did not
-// have to wait.
-func (w *worker) waitsWhile(ctx context.Context, waits Event, work, meanwhile func(context.Context) error) error {
+// wait, and returns when both are over. That it waits is the server's word (blocked asks it): no clock is asked. It fails when the
+// work did not have to wait.
+func (w *worker) waitsWhile(ctx context.Context, waits Event, blocked func(context.Context) (bool, error), work, meanwhile func(context.Context) error) error {
 	// What fails first ends the other: neither may go on waiting for one that has given up.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -280,7 +338,7 @@ func (w *worker) waitsWhile(ctx context.Context, waits Event, work, meanwhile fu
 			cancel(result)
 		}
 	}()
-	err := w.blocked(ctx, done)
+	err := w.untilBlocked(ctx, blocked, done)
 	if err == nil {
 		waits.Kind = Waits
 		w.say(waits)
@@ -295,14 +353,12 @@ func (w *worker) waitsWhile(ctx context.Context, waits Event, work, meanwhile fu
 	return errors.Join(err, result)
 }
 
-// blocked returns when the worker's session waits for a lock.
-func (w *worker) blocked(ctx context.Context, done <-chan struct{}) error {
+// untilBlocked returns when the worker waits.
+func (w *worker) untilBlocked(ctx context.Context, blocked func(context.Context) (bool, error), done <-chan struct{}) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		var waits bool
-		err := w.stage.pool.QueryRow(ctx, "SELECT cardinality(pg_blocking_pids($1)) > 0", int32(w.conn.PgConn().PID())).Scan(&waits)
-		if err != nil || waits {
+		if waits, err := blocked(ctx); err != nil || waits {
 			return err
 		}
 		select {
@@ -313,4 +369,11 @@ func (w *worker) blocked(ctx context.Context, done <-chan struct{}) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// inDatabase says whether the worker's session waits for a lock of another session's.
+func (w *worker) inDatabase(ctx context.Context) (waits bool, err error) {
+	pid := int32(w.conn.PgConn().PID())
+	err = w.stage.place.pool.QueryRow(ctx, "SELECT cardinality(pg_blocking_pids($1)) > 0", pid).Scan(&waits)
+	return waits, err
 }
