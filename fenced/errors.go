@@ -32,7 +32,7 @@ var (
 	// only for grants that can be checked ([Checker]).
 	ErrSourceBehind = errors.New("fenced: the token source has gone back")
 
-	// ErrOutcomeUnknown: the connection broke while COMMIT was under way, so whether the transaction committed
+	// ErrOutcomeUnknown: the connection broke while COMMIT was under way, or that of a pooler to the server, so whether the transaction committed
 	// is not known to the client.
 	ErrOutcomeUnknown = errors.New("fenced: the outcome of COMMIT is unknown")
 )

@@ -2,26 +2,38 @@ package fenced_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/fencectl/fencectl/fenced"
+	"github.com/fencectl/fencectl/internal/netfault"
 	"github.com/fencectl/fencectl/internal/pgtest"
 )
 
 // pooled returns a pool that reaches the database through a pgbouncer in transaction mode with two server connections.
 func pooled(t *testing.T, direct *pgxpool.Pool) *pgxpool.Pool {
+	t.Helper()
+	server := direct.Config().ConnConfig
+	return pooledBy(t, direct, server.Host, server.Port)
+}
+
+// pooledBy is pooled where the pgbouncer knows the server by another address.
+func pooledBy(t *testing.T, direct *pgxpool.Pool, host string, hostPort uint16) *pgxpool.Pool {
 	t.Helper()
 	binary, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -51,7 +63,7 @@ func pooled(t *testing.T, direct *pgxpool.Pool) *pgxpool.Pool {
 	text := fmt.Sprintf("[databases]\ntest = host=%s port=%d dbname=%s user=%s%s\n"+
 		"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 2\n"+
 		"ignore_startup_parameters = extra_float_digits, search_path, options\nmax_client_conn = 100\n",
-		server.Host, server.Port, server.Database, server.User, password, port)
+		host, hostPort, server.Database, server.User, password, port)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -153,5 +165,58 @@ func TestThroughAPoolerTheRightBackendIsEvicted(t *testing.T) {
 	}
 	if got := fence(t, direct, "jobs"); got != 2 {
 		t.Errorf("the fence holds %v", got)
+	}
+}
+
+// A pooler answers for a server that it has lost, with a SQLSTATE of its own: it does not know either what became of the COMMIT.
+func TestAServerLostByThePoolerDuringCommitIsAnUnknownOutcome(t *testing.T) {
+	direct := pgtest.New(t)
+	jobs(t, direct, "")
+	server := direct.Config().ConnConfig
+	_, target := pgconn.NetworkAddress(server.Host, server.Port)
+	link := netfault.New(t, target)
+	host, port, err := net.SplitHostPort(link.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := pooledBy(t, direct, host, uint16(number))
+	db := stdlib.OpenDBFromPool(pool)
+	defer db.Close()
+	ctx := t.Context()
+
+	// A COMMIT that takes as long as the test wants: a deferred trigger waits for a lock.
+	pgtest.Exec(t, direct, `CREATE FUNCTION public.waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(1); RETURN NULL; END $$`)
+	pgtest.Exec(t, direct, `CREATE CONSTRAINT TRIGGER waits AFTER UPDATE ON public.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.waits()`)
+	for id, run := range map[int64]func(id int64) error{
+		1: func(id int64) error {
+			return fenced.Run(ctx, pool, fenced.NewGrant("jobs", 5), func(tx pgx.Tx) error { return setState(ctx, tx, id, "done") })
+		},
+		2: func(id int64) error {
+			return fenced.RunSQL(ctx, db, fenced.NewGrant("jobs", 5), func(tx *sql.Tx) error { return setStateSQL(ctx, tx, id, "done") })
+		},
+	} {
+		blocker := pgtest.Conn(t, direct)
+		pgtest.Exec(t, blocker, `SELECT pg_advisory_lock(1)`)
+		pid := pgtest.Value[int32](t, blocker, `SELECT pg_backend_pid()`)
+		result := make(chan error, 1)
+		go func() { result <- run(id) }()
+		pgtest.WaitBlockedBy(t, direct, uint32(pid))
+		link.Cut()
+		err := <-result
+		if !errors.Is(err, fenced.ErrOutcomeUnknown) {
+			t.Errorf("job %d: %v", id, err)
+		}
+		pgtest.Exec(t, blocker, `SELECT pg_advisory_unlock(1)`)
+		// It did commit, as the server does not look at its client while it is at work.
+		for deadline := time.Now().Add(30 * time.Second); state(t, direct, id) != "done"; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("job %d was not committed, so that the test shows nothing", id)
+			}
+		}
+		link.Heal()
 	}
 }

@@ -192,10 +192,17 @@ func commit(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	rollback(ctx, tx)
-	if SQLState(err) != "" || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+	if answered(err) || errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
 		return AsError(err)
 	}
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}
+
+// answered reports whether the error of a COMMIT is the server's answer: the transaction was rolled back. Class 08, connection
+// exception, is not: it is how a pooler says that it has lost the server, whose answer it then does not know either.
+func answered(err error) bool {
+	code := SQLState(err)
+	return code != "" && !strings.HasPrefix(code, "08")
 }
 
 // ended puts the end of a grant into an error that came of it, whichever context noticed first: the callers', a grant's own or Run's.

@@ -93,8 +93,11 @@ func commitSQL(ctx context.Context, tx *sql.Tx) error {
 		return context.Cause(ctx)
 	}
 	err := tx.Commit()
-	if err == nil || SQLState(err) != "" {
+	if err == nil || answered(err) {
 		return AsError(err)
+	}
+	if SQLState(err) != "" { // see answered
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	// What a driver says of a transaction that had failed before is its own; a broken connection shows in these ways.
 	var broken net.Error
