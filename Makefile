@@ -13,12 +13,16 @@ TEST_TIMEOUT ?= 15m
 # An example with a module of its own, so that nobody else downloads GORM.
 GORM         := examples/gorm
 
+# The benchmarks have a module of their own too, for the sake of what fencectl is compared with.
+BENCH        := bench
+
 # The majors of `make test-matrix`, and the packages that can tell one from another.
 PG_MAJORS       ?= 14 15 16 17 18
 MATRIX_PACKAGES ?= $(addsuffix /...,$(wildcard ./migrations ./fenced ./fencedtest ./internal ./cmd ./tokensrc/postgres))
 
-# What `make demo` and `make test` need beside Go: see scripts/deps.
+# What `make demo`, `make bench` and `make test` need beside Go: see scripts/deps.
 DEMO_DEPS ?= postgresql
+BENCH_DEPS ?= postgresql redis zookeeper
 TEST_DEPS ?= postgresql redis zookeeper pgbouncer
 
 .DEFAULT_GOAL := help
@@ -32,6 +36,15 @@ demo: ## Show the failure scenarios live, without and with fencing
 	@scripts/deps $(DEMO_DEPS)
 	@$(GO) run ./cmd/fencectl demo $(DEMOFLAGS)
 
+# How long, and from which seed if not a random one: make torture DURATION=10m TORTUREFLAGS='--seed 7'.
+DURATION     ?= 10m
+TORTUREFLAGS ?=
+
+.PHONY: torture
+torture: build ## Break everything around workers on fenced tables, for ten minutes, and check (DURATION, TORTUREFLAGS)
+	@scripts/deps postgresql pgbouncer
+	bin/fencectl torture --duration $(DURATION) $(TORTUREFLAGS)
+
 .PHONY: build
 build: ## Build bin/fencectl
 	$(GO) build -trimpath -o bin/fencectl ./cmd/fencectl
@@ -40,11 +53,13 @@ build: ## Build bin/fencectl
 test: deps ## Run all tests (TESTFLAGS, PACKAGES)
 	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 	$(GO) -C $(GORM) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
+	$(GO) -C $(BENCH) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: test-race
 test-race: deps ## Run all tests under the race detector
 	$(GO) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 	$(GO) -C $(GORM) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
+	$(GO) -C $(BENCH) test -race -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
 .PHONY: explore
 explore: ## Run the orders of concurrent holders' steps, and the known wrong designs (EXPLOREFLAGS, -h for them)
@@ -61,16 +76,28 @@ test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJOR
 	done; \
 	[ -z "$$failed" ] || { echo "Failed on PostgreSQL$$failed"; exit 1; }
 
+.PHONY: bench
+bench: ## Measure fencectl against what people write instead, in about ten minutes; replaces docs/benchmarks.md (BENCHFLAGS)
+	@scripts/deps $(BENCH_DEPS)
+	$(GO) -C $(BENCH) run . $(BENCHFLAGS)
+
+.PHONY: bench-quick
+bench-quick: ## The same with everything small, in about a minute; only prints (BENCHFLAGS)
+	@scripts/deps $(BENCH_DEPS)
+	$(GO) -C $(BENCH) run . -quick $(BENCHFLAGS)
+
 .PHONY: lint
 lint: ## Run the linters, and check formatting and go.mod
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
 	$(GO) -C $(GORM) mod tidy -diff
+	$(GO) -C $(BENCH) mod tidy -diff
 
 .PHONY: generate
 generate: ## Generate the code that is generated
 	$(SQLC) generate
 	$(GO) generate ./...
+	$(GO) -C $(BENCH) run ./render
 
 .PHONY: check-generated
 check-generated: ## Fail when generated code is out of date
