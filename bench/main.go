@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-const usage = `bench [-quick] [-only NAME,…] [-seed N] [-root DIR]
+const usage = `bench [-quick] [-only NAME,…] [-repetitions N] [-seed N] [-root DIR]
 
 Measures on a throwaway PostgreSQL of its own. Without -quick and -only it then replaces bench/results/latest.json,
 docs/benchmarks.md with its plots, and the figures in the README; an interrupted or failed run changes nothing. With either
@@ -62,6 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	quick := flags.Bool("quick", false, "everything small, in about a minute")
 	only := flags.String("only", "", "measure only these `workloads` or ratios, separated by commas")
 	list := flags.Bool("list", false, "list workloads and ratios")
+	repetitions := flags.Int("repetitions", 0, "measure everything so many times, instead of as often as planned; the fewer, the wider the intervals")
 	seed := flags.Uint64("seed", 1, "of the order in which variants are run")
 	root := flags.String("root", "..", "the repository's `directory`")
 	if err := flags.Parse(args); err != nil {
@@ -70,6 +71,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	scale := workload.Full
 	if *quick {
 		scale = workload.Quick
+	}
+	if *repetitions > 0 {
+		scale = scale.Repeated(*repetitions)
 	}
 	if *list {
 		return listAll(stdout, scale)
@@ -96,6 +100,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		r.Run.Settings = append(r.Run.Settings, results.Fact{Name: name, Value: settings[name]})
 	}
 	if err := measure(ctx, selection, rand.New(rand.NewPCG(*seed, *seed)), r, stdout, stderr); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause // and not what a statement made of it
+		}
 		return err
 	}
 	r.Run.Seconds = time.Since(begun).Seconds()
@@ -140,6 +147,7 @@ func measure(ctx context.Context, selection *workload.Selection, random *rand.Ra
 		return err
 	}
 	r.Run.Versions = append([]results.Fact{{Name: "PostgreSQL", Value: version}}, r.Run.Versions...)
+	fmt.Fprintf(stderr, "PostgreSQL %s is up\n", version)
 	for _, w := range selection.Workloads() {
 		group := results.Group{Name: w.Name, Title: w.Title, About: w.About}
 		group.Missing, err = selection.Measure(ctx, server, w, func(cell runner.Cell) error {

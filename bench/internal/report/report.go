@@ -107,14 +107,19 @@ func number(v float64) string {
 		decimals = max(0, 2-int(math.Floor(math.Log10(v))))
 	}
 	text := strconv.FormatFloat(v, 'f', decimals, 64)
-	whole, fraction, _ := strings.Cut(text, ".")
-	for i := len(whole) - 3; i > 0; i -= 3 {
-		whole = whole[:i] + "," + whole[i:]
-	}
+	digits, fraction, _ := strings.Cut(text, ".")
 	if fraction != "" {
-		return whole + "." + fraction
+		return whole(digits) + "." + fraction
 	}
-	return whole
+	return whole(digits)
+}
+
+// whole groups the digits of a whole number.
+func whole(digits string) string {
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }
 
 func page(r *results.Results, plots []plot) string {
@@ -135,7 +140,7 @@ func page(r *results.Results, plots []plot) string {
 	p("")
 	p("## Figures")
 	p("")
-	p("| figure | value | 95 % interval | target | | noise |")
+	p("| figure | value | 95 %% interval | target | | noise |")
 	p("| --- | ---: | --- | --- | --- | --- |")
 	for _, f := range r.Figures {
 		noise := ""
@@ -317,7 +322,7 @@ func table(p func(string, ...any), cells []results.Cell) {
 				continue
 			}
 			row += " | " + number(s.Median)
-			if b := base(c); b != nil && b != s {
+			if b := base(c); b != nil && b != s && s != &c.Variants[1] {
 				r := stats.Ratio([2][]float64{s.Values, b.Values})
 				if r.Differs(noise(c)) {
 					row += " (×" + ratio(r.Value) + ")"
@@ -374,7 +379,7 @@ func label(cell string) string {
 		case err == nil && i+1 < len(parts):
 			words = append(words, part+" clients")
 		case err == nil:
-			words = append(words, number(float64(n)))
+			words = append(words, whole(strconv.Itoa(n)))
 		case part == "on":
 			words = append(words, "synchronous")
 		case part == "off":

@@ -65,6 +65,18 @@ var Quick = Scale{
 	Tables:   []int{100},
 }
 
+// Repeated is the scale with another number of repetitions.
+func (s Scale) Repeated(n int) Scale {
+	s.Repetitions = n
+	s.Bulk, s.Other = slices.Clone(s.Bulk), slices.Clone(s.Other)
+	for _, sizes := range [][]Bulk{s.Bulk, s.Other} {
+		for i := range sizes {
+			sizes[i].Repetitions = n
+		}
+	}
+	return s
+}
+
 // All are the workloads, in the order in which they are measured and reported.
 func All() []Workload {
 	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload, locksWorkload, auditWorkload}
