@@ -23,6 +23,9 @@ const stuckAfter = time.Minute
 // would only cost a query that most steps do not need.
 const firstLook = 300 * time.Microsecond
 
+// longestPause is the longest time between two looks at the lock table, where steps take long without waiting for a lock.
+const longestPause = 10 * time.Millisecond
+
 // A bench is a database with the connections that run scenarios in it, one run at a time. Its creator closes it.
 type bench struct {
 	dsn      string
@@ -50,14 +53,13 @@ type answer struct {
 }
 
 // newBench connects to a database that has the schema fencing, and nothing else that anybody needs.
-func newBench(ctx context.Context, dsn string) (_ *bench, err error) {
+func newBench(ctx context.Context, dsn string) (*bench, error) {
 	b := &bench{dsn: dsn, made: map[string]bool{}}
-	defer func() {
-		if err != nil {
-			b.close()
-		}
-	}()
-	return b, b.connect(ctx)
+	if err := b.connect(ctx); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
 }
 
 func (b *bench) connect(ctx context.Context) error {
@@ -126,7 +128,7 @@ func (b *bench) use(ctx context.Context, sc *Scenario) error {
 	}
 	path := fmt.Sprintf("SET search_path = %s, pg_catalog;", schema)
 	if !b.made[schema] {
-		sql := fmt.Sprintf("CREATE SCHEMA %s; %s", schema, path) + sc.Fixture.createSQL(sc.Design)
+		sql := fmt.Sprintf("DROP SCHEMA IF EXISTS %[1]s CASCADE; CREATE SCHEMA %[1]s; %[2]s", schema, path) + sc.Fixture.createSQL(sc.Design)
 		if _, err := b.monitor.Exec(ctx, sql).ReadAll(); err != nil {
 			return fmt.Errorf("making fixture %s for %s: %w", sc.Fixture.Name, sc.Design.Name, err)
 		}
@@ -224,8 +226,7 @@ func (r *run) play(ctx context.Context, choose func([]int) (int, error)) error {
 		if !slices.Contains(able, session) {
 			return fmt.Errorf("session %d cannot go on", session)
 		}
-		r.send(session)
-		if err := r.settle(ctx); err != nil {
+		if err := r.settle(ctx, r.send(session)); err != nil {
 			return err
 		}
 	}
@@ -258,7 +259,8 @@ func (r *run) possibleAfterFailure(session int, a Action) bool {
 	return a.Verb == Commit || a.Verb == Rollback || a.Verb == RollbackTo && slices.Contains(r.savepoints[session], a.Name)
 }
 
-func (r *run) send(i int) {
+// send sends a session's next step.
+func (r *run) send(i int) *Event {
 	session := r.history.Scenario.Sessions[i]
 	step := r.next[i]
 	r.next[i]++
@@ -266,29 +268,26 @@ func (r *run) send(i int) {
 	r.history.Events = append(r.history.Events, e)
 	r.pending[i] = e
 	r.sessions[i].steps <- session.Steps[step].sql(r.history.Scenario.Design, session.marker(step), session.presented(step))
+	return e
 }
 
 // settle waits until every step that was sent has answered, or waits for the lock of another session that will not let go by
 // itself: that is, until nothing happens any more before another step is sent.
-func (r *run) settle(ctx context.Context) error {
-	select {
-	case a := <-r.answers:
-		if err := r.take(a); err != nil {
-			return err
-		}
-	case <-time.After(firstLook):
-	}
+func (r *run) settle(ctx context.Context, sent *Event) error {
 	var before string
-	for {
-		for more := true; more; {
-			select {
-			case a := <-r.answers:
-				if err := r.take(a); err != nil {
-					return err
-				}
-			default:
-				more = false
-			}
+	for pause := firstLook; ; pause = min(2*pause, longestPause) {
+		answered, err := r.takeWithin(pause)
+		switch {
+		case err != nil:
+			return err
+		case answered:
+			pause = firstLook / 2 // and doubled: the next one may be on its way
+		}
+		if !slices.ContainsFunc(r.pending, func(e *Event) bool { return e != nil }) {
+			return nil
+		}
+		if sent.Done != 0 && !r.letsGo(sent) {
+			return nil // whoever waited before it still does
 		}
 		waiting, err := r.waiting(ctx)
 		if err != nil {
@@ -305,6 +304,37 @@ func (r *run) settle(ctx context.Context) error {
 		}
 		before = seen
 	}
+}
+
+// takeWithin notes the answers that are there, and waits so long for the first of them.
+func (r *run) takeWithin(pause time.Duration) (answered bool, err error) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case a := <-r.answers:
+		if err := r.take(a); err != nil {
+			return true, err
+		}
+	case <-timer.C:
+		return false, nil
+	}
+	for {
+		select {
+		case a := <-r.answers:
+			if err := r.take(a); err != nil {
+				return true, err
+			}
+		default:
+			return true, nil
+		}
+	}
+}
+
+// letsGo tells whether a step that has answered may have let a lock go: it ended a transaction, or failed in one. What a step
+// takes within a transaction, it keeps.
+func (r *run) letsGo(e *Event) bool {
+	verb := r.history.step(e)[0].Verb
+	return e.SQLState != "" || verb == Commit || verb == Rollback || verb == RollbackTo || !r.inTransaction(e)
 }
 
 // take notes an answer.

@@ -41,6 +41,8 @@ type ScenarioResult struct {
 	Failed   int // of them, those with a serialization failure, a deadlock or a duplicate key
 	Complete int // of them, those in which every step went through
 	Violated []*History
+
+	orders []string // the distinct ones
 }
 
 // A Result is what came of all.
@@ -127,6 +129,7 @@ func (b *bench) explore(ctx context.Context, sc *Scenario, opts Options) (*Scena
 		}
 		if key := h.order(); !seen[key] {
 			seen[key] = true
+			result.orders = append(result.orders, key)
 			h.Violations = Check(h)
 			result.add(h)
 		}

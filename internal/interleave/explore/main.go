@@ -43,13 +43,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	switch {
-	case errors.Is(err, errFound):
-		os.Exit(1)
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
+	if err != nil && !errors.Is(err, errFound) && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "explore:", err)
-		os.Exit(2)
+	}
+	os.Exit(exitStatus(err)) //nolint:forbidigo // this is main
+}
+
+func exitStatus(err error) int {
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errFound):
+		return 1
+	default:
+		return 2
 	}
 }
 
@@ -86,6 +93,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return fmt.Errorf("%q is too much; see explore -h", flags.Arg(0))
 	}
 
+	// What the user got wrong is said before a server starts.
+	var scenarios []*interleave.Scenario
+	var script *interleave.Script
+	if o.replay != "" {
+		script, err = readScript(o.replay)
+	} else {
+		scenarios, err = o.scenarios()
+	}
+	if err != nil {
+		return err
+	}
+
 	server, err := pgserver.Start(ctx, &pgserver.Options{Settings: map[string]string{
 		"autovacuum": "off", "jit": "off", "max_connections": "200", "synchronous_commit": "off",
 	}})
@@ -93,10 +112,45 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop(context.WithoutCancel(ctx))) }()
-	if o.replay != "" {
-		return replay(ctx, server, o.replay, stdout)
+	if script != nil {
+		return replay(ctx, server, script, stdout)
 	}
-	return explore(ctx, server, o, stdout)
+	return explore(ctx, server, scenarios, o, stdout)
+}
+
+// scenarios are those that the flags ask for.
+func (o options) scenarios() ([]*interleave.Scenario, error) {
+	extent := interleave.Full
+	if o.small {
+		extent = interleave.Small
+	}
+	wanted, err := regexp.Compile(o.filter)
+	if err != nil {
+		return nil, err
+	}
+	scenarios := slices.DeleteFunc(interleave.Scenarios(extent), func(s *interleave.Scenario) bool { return !wanted.MatchString(s.Name) })
+	if len(scenarios) == 0 {
+		return nil, fmt.Errorf("no scenario matches %q", o.filter)
+	}
+	return scenarios, nil
+}
+
+func readScript(file string) (*interleave.Script, error) {
+	var text []byte
+	var err error
+	if file == "-" {
+		text, err = io.ReadAll(os.Stdin)
+	} else {
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	script, err := interleave.ParseScript(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return script, nil
 }
 
 // databases makes n databases with the schema fencing.
@@ -130,19 +184,7 @@ func databases(ctx context.Context, server *pgserver.Server, n int) ([]string, e
 	return all, nil
 }
 
-func replay(ctx context.Context, server *pgserver.Server, file string, stdout io.Writer) error {
-	read := os.ReadFile
-	if file == "-" {
-		read = func(string) ([]byte, error) { return io.ReadAll(os.Stdin) }
-	}
-	text, err := read(file)
-	if err != nil {
-		return err
-	}
-	script, err := interleave.ParseScript(string(text))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
+func replay(ctx context.Context, server *pgserver.Server, script *interleave.Script, stdout io.Writer) error {
 	dsns, err := databases(ctx, server, 1)
 	if err != nil {
 		return err
@@ -158,24 +200,9 @@ func replay(ctx context.Context, server *pgserver.Server, file string, stdout io
 	return nil
 }
 
-func explore(ctx context.Context, server *pgserver.Server, o options, stdout io.Writer) error {
+func explore(ctx context.Context, server *pgserver.Server, scenarios []*interleave.Scenario, o options, stdout io.Writer) error {
 	if o.seed == 0 {
 		o.seed = rand.Uint64()
-	}
-	extent := interleave.Full
-	if o.small {
-		extent = interleave.Small
-	}
-	scenarios := interleave.Scenarios(extent)
-	if o.filter != "" {
-		wanted, err := regexp.Compile(o.filter)
-		if err != nil {
-			return err
-		}
-		scenarios = slices.DeleteFunc(scenarios, func(s *interleave.Scenario) bool { return !wanted.MatchString(s.Name) })
-		if len(scenarios) == 0 {
-			return fmt.Errorf("no scenario matches %q", o.filter)
-		}
 	}
 	dsns, err := databases(ctx, server, o.workers)
 	if err != nil {
