@@ -57,12 +57,13 @@ func newDatabase(ctx context.Context, o *Options) (_ *database, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	return d, d.withPool(ctx, databaseName, func(pool *pgxpool.Pool) error {
+	err = d.withPool(ctx, databaseName, func(pool *pgxpool.Pool) error {
 		if _, err := migrations.Up(ctx, pool, nil); err != nil {
 			return err
 		}
 		return fill(ctx, pool, o)
 	})
+	return d, err
 }
 
 // fill makes the tables and their rows, protects them unless the guards are off, and lets the workers' role in.

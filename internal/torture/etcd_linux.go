@@ -71,8 +71,10 @@ func newEtcd(ctx context.Context, s *spawner, dir string) (_ *etcdCluster, err e
 	if err := c.startAll(ctx); err != nil {
 		return nil, err
 	}
-	c.client, err = newEtcdClient(c.endpoints())
-	return c, err
+	if c.client, err = newEtcdClient(c.endpoints()); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // lifeBegins names what is new in each life of the cluster: its token, and with it its identity, and its directories.

@@ -98,7 +98,7 @@ type opView struct {
 func WriteHTML(w io.Writer, r *Report) error {
 	v := pageView{
 		Report: r, Title: "Fencing under faults", Total: len(r.History.Ops), Faulted: len(r.Injected), Violations: len(r.Verdict.Violations),
-		Took: r.Took.Round(time.Second).String(),
+		Took: minutes(r.Took),
 	}
 	if r.Options.GuardsOff {
 		v.Title += ": the control, without guards"
@@ -141,8 +141,17 @@ func (v *pageView) lanes() {
 	const ticks = 4
 	for i := range ticks + 1 {
 		at := whole * time.Duration(i) / ticks
-		v.Ticks = append(v.Ticks, tickView{percent(at), at.Round(time.Second).String()})
+		v.Ticks = append(v.Ticks, tickView{percent(at), minutes(at)})
 	}
+}
+
+// minutes tells a time to the second.
+func minutes(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	return text
 }
 
 // broken shows some violations of each rule.

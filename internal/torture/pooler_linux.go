@@ -63,7 +63,8 @@ ignore_startup_parameters = extra_float_digits, search_path, options
 			return nil, err
 		}
 	}
-	return p, p.start(ctx)
+	err := p.start(ctx)
+	return p, err
 }
 
 func (p *pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
@@ -101,6 +102,9 @@ func (p *pooler) start(ctx context.Context) error {
 }
 
 func (p *pooler) kill() error {
+	if p.cmd.Process == nil {
+		return nil // it could not even be started
+	}
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}

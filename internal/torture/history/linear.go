@@ -27,6 +27,7 @@ func (c *checker) registers(limit time.Duration) {
 			c.violated(NotLinearizable, fence, c.contradiction(histories[fence], share), "no order of its %d operations explains their answers", len(histories[fence]))
 		case porcupine.Unknown:
 			c.verdict.Undecided++
+		case porcupine.Ok:
 		}
 	}
 }
