@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
+	"github.com/fencectl/fencectl/internal/generate"
 	"github.com/fencectl/fencectl/internal/spelling"
 	"github.com/fencectl/fencectl/internal/tableref"
 )
@@ -33,6 +34,9 @@ type Settings struct {
 
 	// Schema says where the application's schema comes from, for the commands that need one. Its paths are relative to the file's directory.
 	Schema appschema.Settings
+
+	// Generate is what fencectl generate writes. Its paths are relative to the file's directory.
+	Generate generate.Settings
 
 	// Environments are what it says of each environment in particular, by name.
 	Environments map[string]Environment
@@ -134,6 +138,7 @@ func Parse(name string, content []byte) (*Settings, error) {
 	return settings, reader.mapping(document.Content[0], "", map[string]read{
 		"audit":        func(node *yaml.Node) error { return reader.audit(node, "audit", &settings.Audit) },
 		"environments": func(node *yaml.Node) error { return reader.environments(node, settings) },
+		"generate":     func(node *yaml.Node) error { return reader.generate(node, &settings.Generate) },
 		"schema":       func(node *yaml.Node) error { return reader.schema(node, &settings.Schema) },
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
+	"github.com/fencectl/fencectl/internal/generate"
 	"github.com/fencectl/fencectl/internal/project"
 )
 
@@ -53,9 +54,32 @@ audit:
 	"schema: {migrations: [db/migrations, 'more/*.sql'], extensions: [citext], roles: [app]}": {Schema: appschema.Settings{
 		Migrations: []string{"db/migrations", "more/*.sql"}, Extensions: []string{"citext"}, Roles: []string{"app"},
 	}},
-	"schema: {migrations: }": {},
-	"audit: {severities: }":  {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
-	"environments:":          {Environments: map[string]project.Environment{}},
+	"schema: {migrations: }":                        {},
+	"generate: {tables: {jobs: , 'billing.*': {}}}": {Generate: generate.Settings{Tables: []generate.Table{{Pattern: "jobs"}, {Pattern: "billing.*"}}}},
+	`
+generate:
+  sqlc: db/sqlc.yaml
+  command: [go, tool, sqlc, generate]
+  queries: db/queries
+  tables:
+    jobs:
+      name: Work
+      insert: [id, payload]
+      updates:
+        Rename: {set: [title, subtitle]}
+        MarkRunning: {set: {status: "'running'", worker: , attempt: 1}, where: "status = 'queued'"}
+`: {Generate: generate.Settings{
+		SQLC: "db/sqlc.yaml", Command: []string{"go", "tool", "sqlc", "generate"}, Queries: "db/queries",
+		Tables: []generate.Table{{Pattern: "jobs", Name: "Work", Insert: []string{"id", "payload"}, Updates: []generate.Update{
+			{Name: "Rename", Set: []generate.Assignment{{Column: "title"}, {Column: "subtitle"}}},
+			{
+				Name: "MarkRunning", Where: "status = 'queued'",
+				Set: []generate.Assignment{{Column: "status", Expression: "'running'"}, {Column: "worker"}, {Column: "attempt", Expression: "1"}},
+			},
+		}}},
+	}},
+	"audit: {severities: }": {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
+	"environments:":         {Environments: map[string]project.Environment{}},
 	"environments: {staging: , production: {audit: {required: [jobs]}}}": {Environments: map[string]project.Environment{
 		"staging": {}, "production": {Audit: audit.Options{Required: []string{"jobs"}}},
 	}},
@@ -63,29 +87,40 @@ audit:
 
 // refused are documents with what is wrong with them.
 var refused = map[string]string{
-	"audits: {}":                                       "fencectl.yaml:1: unknown key audits; did you mean audit?",
-	"\n\nwhatever: 1":                                  "fencectl.yaml:3: unknown key whatever; known: audit, environments, schema",
-	"audit:\n  require: [jobs]":                        "fencectl.yaml:2: unknown key require in audit; did you mean required?",
-	"audit: {exempt: [{tabel: x}]}":                    "fencectl.yaml:1: unknown key tabel in an entry of audit.exempt; did you mean table?",
-	"audit: []":                                        "fencectl.yaml:1: audit must be keys and values",
-	"[]":                                               "fencectl.yaml:1: the file must be keys and values",
-	"audit: {required: jobs}":                          "fencectl.yaml:1: audit.required must be a list",
-	"audit: {required: [2026]}":                        "fencectl.yaml:1: a table in audit.required must be a text",
-	"audit: {required: ['']}":                          "fencectl.yaml:1: a table in audit.required must be a text",
-	"audit: {required: [[jobs]]}":                      "fencectl.yaml:1: a table in audit.required must be a text",
-	"audit: {exempt: [jobs]}":                          "fencectl.yaml:1: an entry of audit.exempt must be keys and values",
-	"audit: {exempt: [{table: jobs}]}":                 "fencectl.yaml:1: the exemption of jobs needs a reason",
-	"audit: {exempt: [{reason: r}]}":                   "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
-	"audit: {exempt: [{table: a, key: b, reason: r}]}": "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
-	"audit: {exempt: [{table: a, reason: }]}":          "fencectl.yaml:1: reason must be a text",
-	"schema: {migration: [m]}":                         "fencectl.yaml:1: unknown key migration in schema; did you mean migrations?",
-	"schema: {migrations: m}":                          "fencectl.yaml:1: schema.migrations must be a list",
-	"schema: {roles: [1]}":                             "fencectl.yaml:1: a role in schema.roles must be a text",
-	"audit: {}\naudit: {}":                             "fencectl.yaml:2: the key audit is there twice",
-	"audit: {}\n---\naudit: {}":                        "fencectl.yaml:2: there is more than one document",
-	"audit: {required: [":                              "fencectl.yaml: line 1: did not find expected node content",
-	"audit: {required: ['\"x']}":                       "fencectl.yaml:1: \"x is not a table name: the double quote is never closed",
-	"audit: {exempt: [{table: a.b.c, reason: r}]}":     `fencectl.yaml:1: a.b.c is not a table name: it has more than one dot; put a schema or table whose name contains a dot in double quotes, as in '"my.schema".jobs'`,
+	"audits: {}":                                                              "fencectl.yaml:1: unknown key audits; did you mean audit?",
+	"\n\nwhatever: 1":                                                         "fencectl.yaml:3: unknown key whatever; known: audit, environments, generate, schema",
+	"audit:\n  require: [jobs]":                                               "fencectl.yaml:2: unknown key require in audit; did you mean required?",
+	"audit: {exempt: [{tabel: x}]}":                                           "fencectl.yaml:1: unknown key tabel in an entry of audit.exempt; did you mean table?",
+	"audit: []":                                                               "fencectl.yaml:1: audit must be keys and values",
+	"[]":                                                                      "fencectl.yaml:1: the file must be keys and values",
+	"audit: {required: jobs}":                                                 "fencectl.yaml:1: audit.required must be a list",
+	"audit: {required: [2026]}":                                               "fencectl.yaml:1: a table in audit.required must be a text",
+	"audit: {required: ['']}":                                                 "fencectl.yaml:1: a table in audit.required must be a text",
+	"audit: {required: [[jobs]]}":                                             "fencectl.yaml:1: a table in audit.required must be a text",
+	"audit: {exempt: [jobs]}":                                                 "fencectl.yaml:1: an entry of audit.exempt must be keys and values",
+	"audit: {exempt: [{table: jobs}]}":                                        "fencectl.yaml:1: the exemption of jobs needs a reason",
+	"audit: {exempt: [{reason: r}]}":                                          "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
+	"audit: {exempt: [{table: a, key: b, reason: r}]}":                        "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
+	"audit: {exempt: [{table: a, reason: }]}":                                 "fencectl.yaml:1: reason must be a text",
+	"generate: {table: {}}":                                                   "fencectl.yaml:1: unknown key table in generate; did you mean tables?",
+	"generate: {tables: [jobs]}":                                              "fencectl.yaml:1: generate.tables must be keys and values",
+	"generate: {tables: {a.b.c: }}":                                           `fencectl.yaml:1: a.b.c is not a table name: it has more than one dot; put a schema or table whose name contains a dot in double quotes, as in '"my.schema".jobs'`,
+	"generate: {tables: {t: {name: jobs}}}":                                   "fencectl.yaml:1: generate.tables.t.name must be a name that Go exports, such as MarkRunning",
+	"generate: {tables: {t: {updates: {mark: {set: [a]}}}}}":                  "fencectl.yaml:1: the name of an update in generate.tables.t.updates must be a name that Go exports, such as MarkRunning",
+	"generate: {tables: {t: {updates: {Mark: {where: x}}}}}":                  "fencectl.yaml:1: generate.tables.t.updates.Mark needs a set: the columns that it sets",
+	"generate: {tables: {t: {updates: {Mark: {set: []}}}}}":                   "fencectl.yaml:1: generate.tables.t.updates.Mark needs a set: the columns that it sets",
+	"generate: {tables: {t: {updates: {Mark: {set: {a: ''}}}}}}":              "fencectl.yaml:1: generate.tables.t.updates.Mark.set.a must be an SQL expression, or nothing for a parameter",
+	"generate: {tables: {t: {updates: {Mark: }}}}":                            "fencectl.yaml:1: generate.tables.t.updates.Mark needs a set: the columns that it sets",
+	"generate: {tables: {t: {updates: {Mark: {set: a}}}}}":                    "fencectl.yaml:1: generate.tables.t.updates.Mark.set must be keys and values",
+	"generate: {command: sqlc}":                                               "fencectl.yaml:1: generate.command must be a list",
+	"schema: {migration: [m]}":                                                "fencectl.yaml:1: unknown key migration in schema; did you mean migrations?",
+	"schema: {migrations: m}":                                                 "fencectl.yaml:1: schema.migrations must be a list",
+	"schema: {roles: [1]}":                                                    "fencectl.yaml:1: a role in schema.roles must be a text",
+	"audit: {}\naudit: {}":                                                    "fencectl.yaml:2: the key audit is there twice",
+	"audit: {}\n---\naudit: {}":                                               "fencectl.yaml:2: there is more than one document",
+	"audit: {required: [":                                                     "fencectl.yaml: line 1: did not find expected node content",
+	"audit: {required: ['\"x']}":                                              "fencectl.yaml:1: \"x is not a table name: the double quote is never closed",
+	"audit: {exempt: [{table: a.b.c, reason: r}]}":                            `fencectl.yaml:1: a.b.c is not a table name: it has more than one dot; put a schema or table whose name contains a dot in double quotes, as in '"my.schema".jobs'`,
 	"audit:\n  exempt:\n  - table: a\n    untl: 2027-03-31\n    reason: r":    "fencectl.yaml:4: unknown key untl in an entry of audit.exempt; did you mean until?",
 	"audit: {exempt: [{table: a, reason: r, until: 2027-02-30}]}":             "fencectl.yaml:1: until must be a date, such as 2027-03-31",
 	"audit: {exempt: [{table: a, reason: r, until: '2027-03-31T00:00:00Z'}]}": "fencectl.yaml:1: until must be a date, such as 2027-03-31",

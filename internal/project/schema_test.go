@@ -41,14 +41,17 @@ func TestTheSchemaKnowsTheKeysThatTheReaderKnows(t *testing.T) {
 	t.Parallel()
 	_, schema := readSchema(t)
 	for document, place := range map[string][]string{
-		"xyzzy: 1":                                          {},
-		"audit: {xyzzy: 1}":                                 {"definitions", "audit"},
-		"audit: {exempt: [{xyzzy: 1}]}":                     {"definitions", "exemption"},
-		"audit: {severities: {xyzzy: 1}}":                   {"definitions", "audit", "properties", "severities"},
-		"schema: {xyzzy: 1}":                                {"definitions", "schema"},
-		"environments: {x: {xyzzy: 1}}":                     {"definitions", "environment"},
-		"environments: {x: {audit: {xyzzy: 1}}}":            {"definitions", "audit"},
-		"environments: {x: {audit: {exempt: [{xyzzy: }]}}}": {"definitions", "exemption"},
+		"xyzzy: 1":                                           {},
+		"audit: {xyzzy: 1}":                                  {"definitions", "audit"},
+		"audit: {exempt: [{xyzzy: 1}]}":                      {"definitions", "exemption"},
+		"audit: {severities: {xyzzy: 1}}":                    {"definitions", "audit", "properties", "severities"},
+		"generate: {xyzzy: 1}":                               {"definitions", "generate"},
+		"generate: {tables: {t: {xyzzy: 1}}}":                {"definitions", "generatedTable"},
+		"generate: {tables: {t: {updates: {U: {xyzzy: }}}}}": {"definitions", "update"},
+		"schema: {xyzzy: 1}":                                 {"definitions", "schema"},
+		"environments: {x: {xyzzy: 1}}":                      {"definitions", "environment"},
+		"environments: {x: {audit: {xyzzy: 1}}}":             {"definitions", "audit"},
+		"environments: {x: {audit: {exempt: [{xyzzy: }]}}}":  {"definitions", "exemption"},
 	} {
 		var unknown *project.Error
 		if _, err := project.Parse("fencectl.yaml", []byte(document)); !errors.As(err, &unknown) || len(unknown.Known) == 0 {

@@ -1,0 +1,346 @@
+// Package generate writes fenced queries for sqlc, and repositories on what sqlc made of them.
+//
+// It owns both texts: the SQL of each statement, which carries the token's predicate and presents the token to the guards, so that it is safe
+// with and without them; and the Go that binds those statements to a grant and tells their outcomes apart. It reads the protected tables from
+// a database (see internal/appschema for where that comes from), and the names and types that sqlc chose from sqlc's Go. What it writes
+// depends on nothing else: the same input gives the same bytes.
+package generate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencectl/fencectl/fenced"
+)
+
+// schemaFile is what sqlc has to know of the schema beside the application's migrations.
+const schemaFile = "fenced_schema.sql"
+
+// Options say what to generate and whether to write it.
+type Options struct {
+	// Settings are the project's.
+	Settings Settings
+	// Dir is the project's directory, which paths of the settings are relative to.
+	Dir string
+	// Pool is connected to a database with the application's schema.
+	Pool *pgxpool.Pool
+	// Write writes the files and removes stale ones. Default: it is only found out what would change.
+	Write bool
+	// RunSQLC is called between the writing of the queries and the reading of sqlc's Go, with the path of sqlc's configuration. Default: sqlc's
+	// Go is taken as it is.
+	RunSQLC func(ctx context.Context, config string) error
+}
+
+// A Change is a file that is not as it would be generated.
+type Change struct {
+	Path   string // from the working directory
+	Before []byte // nil: there is none
+	After  []byte // nil: it belongs to a table that is no longer wanted
+}
+
+// A Result is what became of it.
+type Result struct {
+	Changes []Change
+	Tables  int
+	Files   int // that would be there
+	// Pending says why no Go was generated, when there are queries that sqlc has not been run on; else nil.
+	Pending *StaleGoError
+}
+
+// Run generates. The error is a *SettingError when the settings do not fit the database or sqlc's configuration.
+func Run(ctx context.Context, options *Options) (*Result, error) {
+	config, err := findConfig(options)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := readTables(ctx, options.Pool)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := choose(tables, options.Settings.Tables)
+	if err != nil {
+		return nil, err
+	}
+	asked := options.Settings.Queries
+	if asked != "" && !filepath.IsAbs(asked) {
+		asked = filepath.Join(options.Dir, asked)
+	}
+	queriesDir, err := config.queriesDir(asked)
+	if err != nil {
+		return nil, err
+	}
+	packages, err := config.reading(queriesDir)
+	if err != nil {
+		return nil, err
+	}
+
+	g := &generation{options: options, result: &Result{Tables: len(chosen)}, wanted: map[string]bool{}}
+	queries := make([][]*query, len(chosen))
+	for i, w := range chosen {
+		if queries[i], err = queriesOf(w); err != nil {
+			return nil, err
+		}
+		if err := g.file(filepath.Join(queriesDir, w.stem+".sql"), render(w, queries[i])); err != nil {
+			return nil, err
+		}
+	}
+	if err := g.schema(config, packages, chosen); err != nil {
+		return nil, err
+	}
+	// Before sqlc runs: it would find the queries of a table that was renamed twice, and it leaves its own files behind.
+	var outs []string
+	for _, p := range packages {
+		for _, out := range p.out {
+			outs = append(outs, config.abs(out))
+		}
+	}
+	orphaned := func(content []byte) bool { return g.orphaned(queriesDir, content) }
+	if err := g.stale(queriesDir, ours); err != nil {
+		return nil, err
+	}
+	for _, out := range outs {
+		if err := g.stale(out, orphaned); err != nil {
+			return nil, err
+		}
+	}
+	sqlChanged := len(g.result.Changes) > 0
+	if options.RunSQLC != nil {
+		if err := options.RunSQLC(ctx, config.path); err != nil {
+			return nil, err
+		}
+	}
+	for _, out := range outs {
+		err := g.repositories(out, chosen, queries, orphaned)
+		var stale *StaleGoError
+		if errors.As(err, &stale) && options.RunSQLC == nil && (sqlChanged || options.Write) {
+			g.result.Pending = stale // what is stale there cannot be told yet
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := g.stale(out, ours); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(g.result.Changes, func(a, b Change) int { return strings.Compare(a.Path, b.Path) })
+	return g.result, nil
+}
+
+// sourceLine is how sqlc says which queries a file was made of.
+var sourceLine = regexp.MustCompile(`(?m)^// source: (fenced_\S+\.sql)$`)
+
+// orphaned tells whether a file is sqlc's, made of generated queries that are no longer wanted.
+func (g *generation) orphaned(queriesDir string, content []byte) bool {
+	match := sourceLine.FindSubmatch(content)
+	return match != nil && bytes.Contains(content, []byte("// Code generated by sqlc. DO NOT EDIT.\n")) && !g.wanted[filepath.Join(queriesDir, string(match[1]))]
+}
+
+// findConfig finds and reads sqlc's configuration.
+func findConfig(options *Options) (*sqlcConfig, error) {
+	path := options.Settings.SQLC
+	if path == "" {
+		found, err := FindSQLC(options.Dir)
+		if err != nil {
+			return nil, err
+		}
+		if found == "" {
+			return nil, wrong("there is no %s in %s; say where it is with generate: {sqlc: PATH} in fencectl.yaml", strings.Join(sqlcNames, ", "), options.Dir)
+		}
+		path = found
+	} else if !filepath.IsAbs(path) {
+		path = filepath.Join(options.Dir, path)
+	}
+	return readSQLC(path)
+}
+
+// A generation is one run.
+type generation struct {
+	options *Options
+	result  *Result
+	wanted  map[string]bool // paths
+}
+
+// file makes a file what it should be.
+func (g *generation) file(path, content string) error {
+	g.wanted[path] = true
+	g.result.Files++
+	before, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case string(before) == content:
+		return nil
+	case !ours(before):
+		return wrong("%s is there, and was not written by fencectl generate; move it away, or give the table another name: generate: {tables: {TABLE: {name: ...}}}", path)
+	}
+	if g.options.Write {
+		if err := writeFile(path, content); err != nil {
+			return err
+		}
+	}
+	g.result.Changes = append(g.result.Changes, Change{Path: path, Before: before, After: []byte(content)})
+	return nil
+}
+
+// writeFile puts a whole file in the place of another, so that an interruption leaves one of the two.
+func writeFile(path, content string) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(dir, ".fencectl-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	_, err = file.WriteString(content)
+	if err := errors.Join(err, file.Chmod(0o644), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}
+
+// schema writes what sqlc has to know beside the migrations: columns that fencing.protect adds, and the functions, where it is strict about them.
+func (g *generation) schema(config *sqlcConfig, packages []sqlcPackage, chosen []*wanted) error {
+	var columns []string
+	for _, w := range chosen {
+		if w.row() && w.OwnColumn {
+			columns = append(columns, w.Quoted)
+		}
+	}
+	strict := slices.ContainsFunc(packages, func(p sqlcPackage) bool { return p.strict })
+	if len(columns) == 0 && !strict {
+		return nil
+	}
+	path := filepath.Join(config.dir(), schemaFile)
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- %s\n--\n-- For sqlc alone: what fencing.protect and fencectl install make in the database, and no migration of the application shows.\n", header)
+	if strict {
+		b.WriteString(`
+CREATE SCHEMA IF NOT EXISTS fencing;
+CREATE OR REPLACE FUNCTION fencing.present(token bigint) RETURNS bigint LANGUAGE sql AS '';
+CREATE OR REPLACE FUNCTION fencing.hold(fence text, token bigint) RETURNS bigint LANGUAGE sql AS '';
+`)
+	}
+	if len(columns) > 0 {
+		b.WriteString("\n")
+	}
+	for _, quoted := range columns {
+		fmt.Fprintf(&b, "ALTER TABLE %s ADD COLUMN IF NOT EXISTS %s bigint NOT NULL DEFAULT 0;\n", quoted, fenced.ColumnName)
+	}
+	if err := g.file(path, b.String()); err != nil {
+		return err
+	}
+	for _, p := range packages {
+		listed := slices.ContainsFunc(p.schema, func(schema string) bool { return config.abs(schema) == path })
+		if listed || !p.strict && config.mentions(p, fenced.ColumnName) {
+			continue
+		}
+		return wrong("sqlc does not know the column %s of %s, which fencing.protect has added; let it read %s too, in %s: schema: [%s, %s]",
+			fenced.ColumnName, strings.Join(columns, ", "), path, config.path, strings.Join(p.schema, ", "), schemaFile)
+	}
+	return nil
+}
+
+// repositories writes the Go of a package.
+func (g *generation) repositories(dir string, chosen []*wanted, queries [][]*query, skip func([]byte) bool) error {
+	p, err := readGo(dir, skip)
+	if err != nil {
+		return err
+	}
+	// All of them before the first is written: a package that is half of one and half of another generation does not compile.
+	files := map[string]string{}
+	for i, w := range chosen {
+		if files[filepath.Join(dir, w.stem+".go")], err = repositoryOf(w, queries[i], p); err != nil {
+			return err
+		}
+	}
+	if files[filepath.Join(dir, sharedFile)], err = p.shared(); err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if err := g.file(path, files[path]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stale finds the files in a directory that earlier runs have left and this one would not make, and removes them.
+func (g *generation) stale(dir string, left func(content []byte) bool) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		if g.wanted[path] || !strings.HasPrefix(entry.Name(), "fenced") || !slices.Contains([]string{".go", ".sql"}, filepath.Ext(path)) {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if !left(content) {
+			continue
+		}
+		if g.options.Write {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		g.result.Changes = append(g.result.Changes, Change{Path: path, Before: content})
+	}
+	return nil
+}
+
+// Kind is what happens to the file: written, changed or removed.
+func (c Change) Kind() string {
+	switch {
+	case c.Before == nil:
+		return "written"
+	case c.After == nil:
+		return "removed"
+	}
+	return "changed"
+}
+
+// Diff is the change as a unified diff.
+func (c Change) Diff() string {
+	old, fresh := "a/"+filepath.ToSlash(c.Path), "b/"+filepath.ToSlash(c.Path)
+	if c.Before == nil {
+		old = "/dev/null"
+	}
+	if c.After == nil {
+		fresh = "/dev/null"
+	}
+	return unified(old, fresh, lines(c.Before), lines(c.After))
+}
+
+func lines(content []byte) []string {
+	var all []string
+	for line := range bytes.Lines(content) {
+		all = append(all, string(line))
+	}
+	return all
+}
