@@ -2,13 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/fencectl/fencectl/internal/demo"
+	"github.com/fencectl/fencectl/internal/demo/page"
 	"github.com/fencectl/fencectl/internal/spelling"
 )
 
@@ -16,6 +22,8 @@ import (
 type demoReport struct {
 	Version       int                  `json:"version"`        // 1
 	ServerVersion string               `json:"server_version"` // PostgreSQL's, such as "15.18"
+	Redis         string               `json:"redis"`          // what that was, in words; empty when no scenario needed it
+	Etcd          string               `json:"etcd"`           // the same
 	Scenarios     []demoScenarioReport `json:"scenarios"`      // in the order in which they ran
 	Audit         *demoAuditReport     `json:"audit"`          // null when only some scenarios were run
 	Problems      []string             `json:"problems"`       // what was not proven, and why; empty when all was
@@ -37,13 +45,17 @@ type demoRoundReport struct {
 
 type demoEventReport struct {
 	AtMS     float64 `json:"at_ms"` // since the round began
-	Actor    string  `json:"actor"`
-	Kind     string  `json:"kind"`               // waits, granted, expired, paused, resumed, claimed, read, wrote or finished
+	Actor    string  `json:"actor"` // a worker, lock (the lock service), data (the database) or operator
+	Kind     string  `json:"kind"`
 	Token    int64   `json:"token,omitempty"`    // the actor's
 	On       string  `json:"on,omitempty"`       // the lock, fence or row
+	Toward   string  `json:"toward,omitempty"`   // whom the actor spoke to: lock or data
+	Concerns string  `json:"concerns,omitempty"` // the worker whom it is about, where that is not the actor
+	LastsMS  float64 `json:"lasts_ms,omitempty"` // of a grant, without a renewal
 	Text     string  `json:"text"`               // what happened, with the actor as its subject
 	SQL      string  `json:"sql,omitempty"`      // the statement
 	Outcome  string  `json:"outcome,omitempty"`  // accepted, no rows or refused
+	Stored   int64   `json:"stored,omitempty"`   // where the fence stands after a claim or a write
 	SQLState string  `json:"sqlstate,omitempty"` // of a refusal
 	Message  string  `json:"message,omitempty"`  // of a refusal, the server's
 	Hint     string  `json:"hint,omitempty"`     // of a refusal, the server's
@@ -68,6 +80,8 @@ type demoListScenario struct {
 func (a *app) demoCommand() *cobra.Command {
 	var (
 		list, keep bool
+		html       string
+		services   demo.Options
 		format     *choice
 	)
 	cmd := &cobra.Command{
@@ -78,19 +92,24 @@ protection, where the damage has to happen, and with it, where it must not.
 
 It starts a PostgreSQL server of its own, from the binaries that are installed on this machine (FENCECTL_PG_BIN says where
 they are), and removes it afterwards. With --dsn it uses a given server, in a database of its own (fencectl_demo_...) that it
-drops afterwards; the environment's DATABASE_URL and the like are not looked at.
+drops afterwards. Some scenarios have their lock in Redis or in etcd: that is a redis-server of its own where one is installed,
+else a Redis inside this process, and an etcd inside this process. With --redis-url and --etcd-endpoints they are given ones, in
+which the demo only touches keys of its own. The environment's DATABASE_URL, REDIS_URL and the like are not looked at.
+
+With --html it also writes what happened as a page with a timeline of every run, for a browser; the page needs nothing else.
 
 Exit status: 0 all was shown as it should be; 1 a damage did not show, or a fence let one through; 2 wrong usage, no server
 or another error; 130 interrupted.`,
 		Example: `  fencectl demo
   fencectl demo --list
+  fencectl demo --html demo.html
   fencectl demo sleeping-owner`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
-				if len(args) > 0 {
-					return &usageError{cmd, "--list takes no scenario"}
+				if len(args) > 0 || html != "" {
+					return &usageError{cmd, "--list runs nothing: it takes no scenario and no --html"}
 				}
 				return a.listScenarios(format.json())
 			}
@@ -98,7 +117,15 @@ or another error; 130 interrupted.`,
 			if err != nil {
 				return err
 			}
-			options := &demo.Options{DSN: a.dsn, Scenarios: scenarios}
+			options := &services
+			options.DSN, options.Scenarios = a.dsn, scenarios
+			var picture *pendingFile
+			if html != "" {
+				if picture, err = createPending(html); err != nil {
+					return &usageError{cmd, "--html: " + err.Error()}
+				}
+				defer picture.discard()
+			}
 			if !format.json() {
 				options.Narrator = &narration{app: a}
 			}
@@ -114,13 +141,65 @@ or another error; 130 interrupted.`,
 					return err
 				}
 			}
+			if picture != nil {
+				if err := a.drawDemo(picture, report); err != nil {
+					return fmt.Errorf("writing %s: %w", html, err)
+				}
+			}
 			return a.judgeDemo(report)
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the scenarios and run none")
 	cmd.Flags().BoolVar(&keep, "keep", false, "at the end, keep the database to look around in it, until Ctrl-C")
+	cmd.Flags().StringVar(&html, "html", "", "also write a page with a timeline of every run to `FILE`")
+	cmd.Flags().StringVar(&services.RedisURL, "redis-url", "", "use this Redis, a redis:// `URL`")
+	cmd.Flags().StringSliceVar(&services.EtcdEndpoints, "etcd-endpoints", nil, "use the etcd at these `HOST:PORT`s")
 	format = formatFlag(cmd)
 	return cmd
+}
+
+// drawDemo writes the page, and says where it is.
+func (a *app) drawDemo(picture *pendingFile, report *demo.Report) error {
+	if err := page.HTML(picture, &page.Document{Report: report, Program: versions().Fencectl, At: time.Now()}); err != nil {
+		return err
+	}
+	if err := picture.keep(); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "fencectl: the timelines are in %s: open it in a browser\n", picture.name)
+	return nil
+}
+
+// A pendingFile becomes a file of that name when all is written, and until then is one beside it: a run that fails or is
+// interrupted leaves an earlier one as it was, and a name that is no good is known before the run.
+type pendingFile struct {
+	*os.File
+	name string
+}
+
+func createPending(name string) (*pendingFile, error) {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("%s is a directory", name)
+	}
+	dir := filepath.Dir(name)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no directory %s", dir)
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return nil, fmt.Errorf("cannot write to %s: %w", dir, errors.Unwrap(err))
+	}
+	return &pendingFile{f, name}, nil
+}
+
+func (p *pendingFile) keep() error {
+	return errors.Join(p.Chmod(0o644), p.Close(), os.Rename(p.File.Name(), p.name))
+}
+
+// discard is also for one that was kept.
+func (p *pendingFile) discard() {
+	p.Close()
+	os.Remove(p.File.Name())
 }
 
 // judgeDemo says what the demo has not proven, one line each.
@@ -186,7 +265,7 @@ func (a *app) holdDemo(ctx context.Context, where string) {
 }
 
 func reportOfDemo(r *demo.Report) demoReport {
-	report := demoReport{Version: 1, ServerVersion: r.ServerVersion, Problems: append([]string{}, r.Problems()...)}
+	report := demoReport{Version: 1, ServerVersion: r.ServerVersion, Redis: r.Redis, Etcd: r.Etcd, Problems: append([]string{}, r.Problems()...)}
 	for _, result := range r.Results {
 		report.Scenarios = append(report.Scenarios, demoScenarioReport{
 			Name: result.Scenario.Name, Title: result.Scenario.Title, Without: reportOfRound(result.Without), With: reportOfRound(result.With),
@@ -202,8 +281,9 @@ func reportOfRound(r demo.Round) demoRoundReport {
 	report := demoRoundReport{Label: r.Label, Damaged: r.Damaged, Verdict: r.Verdict}
 	for _, e := range r.Events {
 		report.Events = append(report.Events, demoEventReport{
-			AtMS: float64(e.At.Microseconds()) / 1000, Actor: e.Actor, Kind: string(e.Kind), Token: int64(e.Token), On: e.On, Text: e.Text,
-			SQL: e.SQL, Outcome: string(e.Outcome), SQLState: e.SQLState, Message: e.Message, Hint: e.Hint,
+			AtMS: float64(e.At.Microseconds()) / 1000, Actor: e.Actor, Kind: string(e.Kind), Token: int64(e.Token), On: e.On, Toward: e.Toward,
+			Concerns: e.Concerns, LastsMS: float64(e.Lasts.Microseconds()) / 1000, Text: e.Text,
+			SQL: e.SQL, Outcome: string(e.Outcome), Stored: int64(e.Stored), SQLState: e.SQLState, Message: e.Message, Hint: e.Hint,
 		})
 	}
 	return report
@@ -218,8 +298,8 @@ type narration struct {
 
 const (
 	textIndent   = "   "
-	eventIndent  = "                               " // as wide as an event's time, actor and token
-	widestProse  = 100                               // longer lines are hard to read, however wide the terminal is
+	eventIndent  = "                                " // as wide as an event's time, actor and token
+	widestProse  = 100                                // longer lines are hard to read, however wide the terminal is
 	narrowestOut = 60
 )
 
@@ -259,7 +339,7 @@ func (n *narration) Event(e demo.Event) {
 	if e.Token > 0 {
 		token = "token " + e.Token.String()
 	}
-	begin := fmt.Sprintf("%s%5.3fs  %-8s  %-8s  ", textIndent, e.At.Seconds(), e.Actor, token)
+	begin := fmt.Sprintf("%s%5.3fs  %-8s  %-9s  ", textIndent, e.At.Seconds(), e.Actor, token)
 	n.wrapped(begin, eventIndent, e.Text)
 	if e.Kind == demo.Wrote {
 		for line := range strings.Lines(e.SQL) {

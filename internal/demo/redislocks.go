@@ -49,7 +49,7 @@ func (c charge) due(ctx context.Context, w *worker) (bool, error) {
 func (c charge) write(ctx context.Context, w *worker) error {
 	_, err := w.write(ctx, write{
 		on: c.row(), text: fmt.Sprintf("charges the account %s for order %d", money(c.cents), c.order),
-		sql: fmt.Sprintf("UPDATE shop.accounts SET balance_cents = balance_cents - %d\nWHERE account_id = %d;\nUPDATE shop.orders SET status = 'paid' WHERE order_id = %d",
+		sql: fmt.Sprintf("UPDATE shop.accounts SET balance_cents = balance_cents - %d\nWHERE account_id = %d;\nUPDATE shop.orders SET status = 'paid'\nWHERE order_id = %d",
 			c.cents, c.account, c.order),
 		silent: w.token == 0,
 	})
