@@ -24,6 +24,7 @@ type tortureReport struct {
 	TookMS        int64                    `json:"took_ms"`     // from the first worker to the last fault
 	Workers       int                      `json:"workers"`
 	Guards        bool                     `json:"guards"`
+	SyncCommit    bool                     `json:"synchronous_commit"`
 	ServerVersion int                      `json:"server_version"` // PostgreSQL's major version
 	Missing       []string                 `json:"missing"`        // what could not be done on this machine
 	Operations    []tortureOperationReport `json:"operations"`
@@ -105,6 +106,7 @@ func (a *app) tortureCommand() *cobra.Command {
 		format  *choice
 	)
 	guards := &choice{value: "on", allowed: []string{"on", "off"}}
+	commit := &choice{value: "on", allowed: []string{"on", "off"}}
 	cmd := &cobra.Command{
 		Use:   "torture",
 		Short: "Break everything for minutes, and check that no fence gave way",
@@ -118,14 +120,14 @@ replaced by a standby that lacks the last transactions; etcd loses its leader, a
 It starts all servers itself, from the binaries that are installed on this machine (FENCECTL_PG_BIN says where PostgreSQL's
 are), and removes them afterwards; --dsn and the like are not looked at. The seed decides which faults happen when; what
 the workers are doing at that moment depends on the machine. With --guards off the tables are not protected: the check then
-has to find damage, or it would be worth nothing.
+has to find damage, or it would be worth nothing. With --synchronous-commit off it has to find lost writes.
 
 Exit status: 0 nothing was broken; 1 violations; 2 wrong usage, or it could not run; 130 interrupted.`,
 		Example: `  fencectl torture --duration 10m --seed 7 --plan
   fencectl torture --duration 1s --seed 7 --workers 4 --html torture.html`,
 		Args: arguments(cobra.NoArgs, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options.GuardsOff, options.Seed = guards.value == "off", seed
+			options.GuardsOff, options.AsyncCommit, options.Seed = guards.value == "off", commit.value == "off", seed
 			if !cmd.Flags().Changed("seed") {
 				options.Seed = uint64(rand.Uint32()) // short enough to type
 			}
@@ -145,6 +147,7 @@ Exit status: 0 nothing was broken; 1 violations; 2 wrong usage, or it could not 
 	flags.StringVar(&html, "html", "", "also write the report to this `FILE`, as a page for a browser")
 	flags.BoolVar(&plan, "plan", false, "only print the plan of the faults")
 	choiceFlag(cmd, guards, "guards", "protect the tables, or leave them unprotected as a control")
+	choiceFlag(cmd, commit, "synchronous-commit", "wait for the disk before a write is acknowledged, or do not, as a control")
 	format = formatFlag(cmd)
 	cmd.AddCommand(a.torturePartCommand())
 	return cmd
@@ -236,6 +239,9 @@ func (a *app) printTorture(r *torture.Report) {
 	if r.Options.GuardsOff {
 		guards = "guards OFF"
 	}
+	if r.Options.AsyncCommit {
+		guards += ", synchronous_commit OFF"
+	}
 	fmt.Fprintf(a.stdout, "Seed %d, %v, %d workers, PostgreSQL %d, %s\n", r.Options.Seed, r.Took.Round(time.Second), r.Options.Workers, r.ServerVersion, guards)
 	for _, missing := range r.Missing {
 		fmt.Fprintf(a.stdout, "Not here: %s\n", missing)
@@ -290,7 +296,7 @@ func summaryOfTorture(r *torture.Report) tortureSummaryReport {
 func reportOfTorture(r *torture.Report) tortureReport {
 	report := tortureReport{
 		Version: 1, Seed: r.Options.Seed, DurationMS: r.Options.Duration.Milliseconds(), TookMS: r.Took.Milliseconds(), Workers: r.Options.Workers,
-		Guards: !r.Options.GuardsOff, ServerVersion: r.ServerVersion, Missing: append([]string{}, r.Missing...),
+		Guards: !r.Options.GuardsOff, SyncCommit: !r.Options.AsyncCommit, ServerVersion: r.ServerVersion, Missing: append([]string{}, r.Missing...),
 		Refusals: []tortureRefusalReport{}, Faults: []tortureFaultReport{}, Violations: []history.Violation{},
 		LostByDesign: r.Verdict.Lost, Recovered: r.Verdict.Recovered, Registers: r.Verdict.Registers, Undecided: r.Verdict.Undecided,
 		Summary: summaryOfTorture(r),

@@ -43,6 +43,9 @@ func newDatabase(ctx context.Context, o *Options) (_ *database, err error) {
 		// A server that was killed is back sooner when there is less to replay.
 		"checkpoint_timeout": "30s",
 	}}}
+	if o.AsyncCommit {
+		d.options.Settings["wal_writer_delay"] = "10s" // or what is acknowledged is on disk after 0.2 s, and a kill seldom comes in between
+	}
 	if d.primary, err = pgserver.Start(ctx, d.options); err != nil {
 		return nil, err
 	}
@@ -89,6 +92,11 @@ func fill(ctx context.Context, pool *pgxpool.Pool, o *Options) error {
 			if _, err := pool.Exec(ctx, call); err != nil {
 				return fmt.Errorf("%s: %w", call, err)
 			}
+		}
+	}
+	if o.AsyncCommit {
+		if _, err := pool.Exec(ctx, "ALTER ROLE "+workerRole+" SET synchronous_commit = off"); err != nil {
+			return err
 		}
 	}
 	statements, err := privileges.Plan(ctx, pool, workerRole, []privileges.Purpose{privileges.App})

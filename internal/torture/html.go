@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencectl/fencectl/fenced"
 	"github.com/fencectl/fencectl/internal/torture/history"
 )
 
@@ -20,7 +21,7 @@ var page = template.Must(template.New("page").Parse(pageText))
 func Describe(r *Report, op *history.Op) string {
 	line := fmt.Sprintf("%9.3fs  %s %s %s", r.since(op.Invoked), op.ID, op.Kind, op.Lock)
 	if op.Token > 0 {
-		line += fmt.Sprintf(" token %d", op.Token)
+		line += fmt.Sprintf(" token %v", fenced.Token(op.Token))
 	}
 	for _, target := range op.Targets {
 		line += " " + string(target)
@@ -47,7 +48,7 @@ func outcome(op *history.Op) string {
 	case op.Returned == 0:
 		return "no answer"
 	case op.Outcome == history.Refused && op.Stored > 0:
-		return fmt.Sprintf("refused, %s, the fence holds %d", op.Refusal, op.Stored)
+		return fmt.Sprintf("refused, %s, the fence holds %v", op.Refusal, fenced.Token(op.Stored))
 	case op.Outcome == history.Refused:
 		return "refused, " + op.Refusal
 	}
@@ -102,6 +103,9 @@ func WriteHTML(w io.Writer, r *Report) error {
 	}
 	if r.Options.GuardsOff {
 		v.Title += ": the control, without guards"
+	}
+	if r.Options.AsyncCommit {
+		v.Title += ", synchronous_commit off"
 	}
 	v.lanes()
 	v.broken()
@@ -195,7 +199,7 @@ func what(op *history.Op) string {
 		text += " " + op.Lock
 	}
 	if op.Token > 0 {
-		text += fmt.Sprintf(", token %d", op.Token)
+		text += fmt.Sprintf(", token %v", fenced.Token(op.Token))
 	}
 	return text
 }

@@ -39,6 +39,9 @@ type Options struct {
 	Workers int
 	// GuardsOff leaves the tables unprotected: the control.
 	GuardsOff bool
+	// AsyncCommit has the workers' sessions acknowledge writes before they are on disk (synchronous_commit = off): the control of durability. A
+	// server that is killed then loses what it acknowledged last, and the judge has to find that. Claims and tokens do not follow the setting.
+	AsyncCommit bool
 	// UntilDamage ends the run as soon as an older token has written after a newer one, when the guards are off.
 	UntilDamage bool
 	// Self is the command that starts this program as one of the run's parts: it calls [Part] with the argument that follows, its input and

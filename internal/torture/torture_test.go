@@ -128,6 +128,19 @@ func TestWithoutGuardsTheSameFaultsDoDamage(t *testing.T) {
 	}
 }
 
+// The control of durability. One kill of the server may lose nothing, so that this takes a minute and is for those who ask for it.
+func TestWithoutSynchronousCommitLostWritesAreFound(t *testing.T) {
+	if os.Getenv("FENCECTL_TORTURE") != "long" {
+		t.Skip("takes a minute: FENCECTL_TORTURE=long")
+	}
+	r := runFor(t, torture.Options{Duration: time.Minute, Seed: 3, Workers: 8, AsyncCommit: true})
+	for _, c := range r.Rules() {
+		if (c.Rule == history.LostWrite) != (c.N > 0) && c.Rule != history.NotLinearizable && c.Rule != history.LostUpdate {
+			t.Errorf("%d violations of %q", c.N, c.Rule)
+		}
+	}
+}
+
 func TestAnInterruptedRunLeavesNothingBehind(t *testing.T) {
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())

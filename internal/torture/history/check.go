@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/fencectl/fencectl/fenced"
 )
 
 const never = math.MaxInt64
@@ -207,11 +209,11 @@ func (c *checker) rows() {
 			case e.Token == 0:
 				c.violated(UnfencedWrite, string(target), ids(e), "%s wrote version %d without a token", e.Op, e.Version)
 			case e.Token < newest.Token:
-				c.violated(StaleWrite, string(target), ids(newest, e), "%s wrote version %d with token %d after %s had written version %d with token %d",
-					e.Op, e.Version, e.Token, newest.Op, newest.Version, newest.Token)
+				c.violated(StaleWrite, string(target), ids(newest, e), "%s wrote version %d with token %v after %s had written version %d with token %v",
+					e.Op, e.Version, fenced.Token(e.Token), newest.Op, newest.Version, fenced.Token(newest.Token))
 			case target.Table() == Strict && e.Token == newest.Token:
-				c.violated(StaleWrite, string(target), ids(newest, e), "%s wrote version %d with token %d, which %s had used for version %d of a strict row",
-					e.Op, e.Version, e.Token, newest.Op, newest.Version)
+				c.violated(StaleWrite, string(target), ids(newest, e), "%s wrote version %d with token %v, which %s had used for version %d of a strict row",
+					e.Op, e.Version, fenced.Token(e.Token), newest.Op, newest.Version)
 			default:
 				newest = e
 			}
@@ -271,8 +273,8 @@ func (c *checker) readsAfterClaims() {
 		for _, target := range slices.Sorted(maps.Keys(op.Rows)) {
 			for _, e := range c.chains[target] {
 				if e.Version > op.Rows[target].Version && e.Token < op.Token && e.Token > 0 {
-					c.violated(ClaimIgnored, string(target), []string{claim.ID, op.ID, e.Op}, "after claim %s with token %d, %s read version %d, and then %s wrote version %d with token %d",
-						claim.ID, op.Token, op.ID, op.Rows[target].Version, e.Op, e.Version, e.Token)
+					c.violated(ClaimIgnored, string(target), []string{claim.ID, op.ID, e.Op}, "after claim %s with token %v, %s read version %d, and then %s wrote version %d with token %v",
+						claim.ID, fenced.Token(op.Token), op.ID, op.Rows[target].Version, e.Op, e.Version, fenced.Token(e.Token))
 					break // one for each row and reader
 				}
 			}
@@ -299,7 +301,7 @@ func (c *checker) claimsKept() {
 	}
 	for _, lock := range slices.Sorted(maps.Keys(newest)) {
 		if op := newest[lock]; op.Token > c.Fences[lock] {
-			c.violated(LostClaim, lock, []string{op.ID}, "claim %s of token %d was acknowledged, and in the end the fence holds %d", op.ID, op.Token, c.Fences[lock])
+			c.violated(LostClaim, lock, []string{op.ID}, "claim %s of token %v was acknowledged, and in the end the fence holds %v", op.ID, fenced.Token(op.Token), fenced.Token(c.Fences[lock]))
 		}
 	}
 }
@@ -328,9 +330,9 @@ func (c *checker) tokens() {
 			seen[op.Token] = op
 			switch {
 			case first != nil:
-				c.violated(TokenReissued, source, []string{first.ID, op.ID}, "token %d was given to %s for %q and to %s for %q", op.Token, first.ID, first.Lock, op.ID, op.Lock)
+				c.violated(TokenReissued, source, []string{first.ID, op.ID}, "token %v was given to %s for %q and to %s for %q", fenced.Token(op.Token), first.ID, first.Lock, op.ID, op.Lock)
 			case newest != nil && op.Token < newest.Token:
-				c.violated(TokenWentBack, source, []string{newest.ID, op.ID}, "%s was given token %d after %s had been given token %d", op.ID, op.Token, newest.ID, newest.Token)
+				c.violated(TokenWentBack, source, []string{newest.ID, op.ID}, "%s was given token %v after %s had been given token %v", op.ID, fenced.Token(op.Token), newest.ID, fenced.Token(newest.Token))
 			}
 		}
 	}
