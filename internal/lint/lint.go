@@ -32,8 +32,9 @@ type Finding struct {
 	Docs     string         `json:"docs"`    // the rule's page
 	Key      string         `json:"key"`     // the same in every run, wherever in the file the statement moves
 
-	// Statement is the text that Key goes by.
+	// Statement is the text that Key goes by, and Source the line of the file.
 	Statement string `json:"-"`
+	Source    string `json:"-"`
 }
 
 // Summary counts.

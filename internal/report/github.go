@@ -82,6 +82,10 @@ func annotate(w io.Writer, command, title, file, message string) {
 	if file != "" {
 		properties = "file=" + escapeProperty.Replace(visible(file)) + "," + properties
 	}
+	annotateWith(w, command, properties, message)
+}
+
+func annotateWith(w io.Writer, command, properties, message string) {
 	fmt.Fprintf(w, "::%s %s::%s\n", command, properties, escapeMessage.Replace(visible(message)))
 }
 

@@ -1,4 +1,4 @@
-// Package report shows what audits found in the forms that others read: JSON, SARIF, the annotations of a GitHub workflow, and an
+// Package report shows what audits and the linter found in the forms that others read: JSON, SARIF, annotations of a GitHub workflow, an
 // HTML page. It owns those forms. What is found is the business of package audit; what a person reads in a terminal is the
 // command's.
 package report

@@ -21,6 +21,7 @@ type (
 		Tool              sarifTool         `json:"tool"`
 		AutomationDetails sarifAutomation   `json:"automationDetails"`
 		Invocations       []sarifInvocation `json:"invocations"`
+		ColumnKind        string            `json:"columnKind,omitempty"`
 		Results           []sarifResult     `json:"results"`
 	}
 	sarifTool struct {
@@ -71,7 +72,7 @@ type (
 	}
 	sarifLocation struct {
 		Physical sarifPhysical  `json:"physicalLocation"`
-		Logical  []sarifLogical `json:"logicalLocations"`
+		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
 	}
 	sarifPhysical struct {
 		Artifact sarifArtifact `json:"artifactLocation"`
@@ -81,7 +82,8 @@ type (
 		URI string `json:"uri"`
 	}
 	sarifRegion struct {
-		StartLine int `json:"startLine"`
+		StartLine   int `json:"startLine"`
+		StartColumn int `json:"startColumn,omitempty"`
 	}
 	sarifLogical struct {
 		Name          string `json:"name"`
@@ -160,7 +162,7 @@ func sarifRunOf(d *Document, database *Database, id string) sarifRun {
 			RuleID: f.Rule, RuleIndex: index[f.Rule], Level: sarifLevel(f.Severity),
 			Message: sarifText{f.Object + " " + f.Message + "\n\n" + f.Why + "\n\nFix: " + f.Fix},
 			Locations: []sarifLocation{{
-				Physical: sarifPhysical{sarifArtifact{settings}, sarifRegion{1}},
+				Physical: sarifPhysical{sarifArtifact{settings}, sarifRegion{StartLine: 1}},
 				Logical:  []sarifLogical{{Name: f.Object, QualifiedName: database.Name + "." + f.Object, Kind: "resource"}},
 			}},
 			Fingerprints: map[string]string{"fencectlKey/v1": f.Key},

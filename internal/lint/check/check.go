@@ -32,6 +32,9 @@ type Options struct {
 	// are taken for them.
 	Migrations []string
 
+	// Guessed says that nobody has named Migrations: they are what sqlc reads. What the linted files define counts as well then.
+	Guessed bool
+
 	// Skipped are migrations that cannot be read, being no SQL.
 	Skipped []string
 
@@ -41,8 +44,8 @@ type Options struct {
 	// Schema says in words what Catalog was read from.
 	Schema string
 
-	// Generated says where a table's generated methods are; "" for none. Nil: there are none.
-	Generated func(*catalog.Table) string
+	// Generated says of a protected table whether fencectl generate writes its methods. Nil: of none.
+	Generated func(*catalog.Table) bool
 
 	// Progress is told how many of how many files were linted, not from one goroutine alone. Nil: nobody is.
 	Progress func(done, total int)
@@ -107,6 +110,10 @@ func (r *runner) run(ctx context.Context, paths []string) (*lint.Report, error) 
 	if err != nil {
 		return nil, err
 	}
+	// The go command takes its time, in which the parser can get ready and the migrations be read.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	loaded := load(ctx, all.packages)
 	files, err := r.read(ctx, all.sql)
 	if err != nil {
 		return nil, err
@@ -134,7 +141,7 @@ func (r *runner) run(ctx context.Context, paths []string) (*lint.Report, error) 
 		return nil, &ErrNoTables{r.report.Schema}
 	}
 
-	source, err := gosource.Load(ctx, all.packages)
+	source, err := loaded()
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +151,23 @@ func (r *runner) run(ctx context.Context, paths []string) (*lint.Report, error) 
 	r.lintGo(source)
 	r.finish()
 	return &r.report, nil
+}
+
+// load loads Go packages in the background, and returns what waits for them.
+func load(ctx context.Context, patterns []string) func() (*gosource.Source, error) {
+	type outcome struct {
+		source *gosource.Source
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		source, err := gosource.Load(ctx, patterns)
+		done <- outcome{source, err}
+	}()
+	return func() (*gosource.Source, error) {
+		o := <-done
+		return o.source, o.err
+	}
 }
 
 // input is a file that was read.
@@ -181,16 +205,6 @@ func readFile(path string) (input, error) {
 
 // order says which files define the tables, in which order, and which are linted afterwards.
 func (r *runner) order(files []input) (definitions, others []input, err error) {
-	if len(r.options.Migrations) == 0 {
-		for _, f := range files {
-			if f.file.Kind == sqlfile.Migration || (f.file.Kind == sqlfile.Script && defines(f.file.Text)) {
-				definitions = append(definitions, f)
-			} else {
-				others = append(others, f)
-			}
-		}
-		return definitions, others, nil
-	}
 	named := map[string]input{}
 	for _, f := range files {
 		named[r.relative(f.path)] = f
@@ -207,12 +221,20 @@ func (r *runner) order(files []input) (definitions, others []input, err error) {
 		definitions = append(definitions, f)
 	}
 	for _, f := range files {
-		if _, ok := named[r.relative(f.path)]; ok {
+		if _, ok := named[r.relative(f.path)]; !ok {
+			continue
+		}
+		if !r.told() && (f.file.Kind == sqlfile.Migration || (f.file.Kind == sqlfile.Script && defines(f.file.Text))) {
+			definitions = append(definitions, f)
+		} else {
 			others = append(others, f)
 		}
 	}
 	return definitions, others, nil
 }
+
+// told says whether somebody has said where the migrations are.
+func (r *runner) told() bool { return len(r.options.Migrations) > 0 && !r.options.Guessed }
 
 // describe says where the tables are known from, and what is not known.
 func (r *runner) describe(definitions []input) {
@@ -222,7 +244,7 @@ func (r *runner) describe(definitions []input) {
 		return
 	}
 	r.report.Schema = counted(len(definitions), "file that defines tables", "files that define tables")
-	if len(r.options.Migrations) > 0 {
+	if r.told() {
 		r.report.Schema = counted(len(definitions), "migration file", "migration files")
 	} else {
 		// What else there is elsewhere is not known.
@@ -287,6 +309,7 @@ func (r *runner) lintFile(f input, tables *catalog.Catalog, defines bool, source
 			line, column := f.file.Place(offset)
 			return position{name, line, column}
 		},
+		source: f.file.Source,
 	}
 	if f.file.Kind == sqlfile.Queries && source != nil {
 		base := filepath.Base(f.path)
@@ -340,6 +363,7 @@ func (r *runner) lintGo(source *gosource.Source) {
 				at := fragment.Place(offset)
 				return position{at.File, at.Line, at.Column}
 			},
+			source: fragment.Line,
 		}
 		if by := r.options.Project.PresentedBy(r.relative(fragment.File)); by != "" {
 			u.presentedBy = by

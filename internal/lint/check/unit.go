@@ -22,6 +22,7 @@ type unit struct {
 	name    string // of the file, for messages
 	file    *sqlfile.File
 	place   func(offset int) position
+	source  func(offset int) string // the line of the file
 	catalog *catalog.Catalog
 	inGo    bool
 
@@ -37,8 +38,8 @@ type unit struct {
 	// queries says of a query by its name how the Go source runs it.
 	queries func(name string) usage
 
-	// generated says which generated methods there are for a table; "" for none.
-	generated func(*catalog.Table) string
+	// generated says of a protected table whether fencectl generate writes its methods. Nil: of none.
+	generated func(*catalog.Table) bool
 
 	// directives are the comments in the unit, and outer those around it in a Go file.
 	directives, outer []*directive
@@ -129,7 +130,7 @@ func (u *unit) report(i, offset int, f lint.Finding, stands func() bool) {
 		return
 	}
 	at := u.place(offset)
-	f.File, f.Line, f.Column = at.file, at.line, at.column
+	f.File, f.Line, f.Column, f.Source = at.file, at.line, at.column, u.source(offset)
 	if i >= 0 && i < len(u.file.Statements) {
 		s := u.file.Statements[i]
 		f.Statement = u.file.Text[s.Start:s.End]

@@ -126,8 +126,8 @@ func (st *statement) checkGenerated(w *write) {
 	if w.protected == nil || u.generated == nil || u.file.Generated || (u.file.Kind != sqlfile.Queries && !u.inGo) {
 		return
 	}
-	if where := u.generated(w.protected); where != "" {
-		st.report(st.at(w.relation), lint.GeneratedBypassed, w.table.Label(), fmt.Sprintf("%s of %s is written by hand, beside the generated methods in %s", w.verb(), w.labelOf(), where),
+	if u.generated(w.protected) {
+		st.report(st.at(w.relation), lint.GeneratedBypassed, w.table.Label(), fmt.Sprintf("%s of %s is written by hand, beside the methods that fencectl generate writes", w.verb(), w.labelOf()),
 			"Use a generated method; for a change that there is none for, name it in fencectl.yaml under generate and run fencectl generate.")
 	}
 }

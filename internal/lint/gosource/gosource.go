@@ -47,6 +47,18 @@ func (f *Fragment) Place(offset int) Place {
 	return f.source.place(f.positions[min(offset, len(f.positions)-1)])
 }
 
+// Line is the line of the Go file that a byte of the text stands in.
+func (f *Fragment) Line(offset int) string {
+	at := f.source.files.PositionFor(f.positions[min(offset, len(f.positions)-1)], false)
+	content := f.source.content(at.Filename)
+	begin := at.Offset - (at.Column - 1)
+	if begin < 0 || begin > len(content) {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(content[begin:]), "\n")
+	return strings.TrimRight(line, "\r")
+}
+
 // A Directive is a comment in a Go file that is meant for the linter.
 type Directive struct {
 	sqlfile.Directive
@@ -81,7 +93,7 @@ type query struct{ file, name string }
 const loadMode = packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedModule |
 	packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedExportFile
 
-// Load reads the packages that the patterns mean, tests left out. A package that does not compile is read as far as that goes. The error is
+// Load reads the packages that the patterns mean, DIR or DIR/..., tests left out. A package that does not compile is read as far as that goes. The error is
 // one of the go command's.
 func Load(ctx context.Context, patterns []string) (*Source, error) {
 	s := &Source{files: token.NewFileSet(), contents: map[string][]byte{}, queries: map[query][]function{}}
@@ -89,17 +101,25 @@ func Load(ctx context.Context, patterns []string) (*Source, error) {
 	if len(patterns) == 0 {
 		return s, nil
 	}
-	for i, pattern := range patterns {
-		if !filepath.IsAbs(pattern) && !strings.HasPrefix(pattern, ".") {
-			patterns[i] = "./" + pattern
+	var loaded []*packages.Package
+	for _, pattern := range patterns {
+		// In the directory itself: it may be in another module than the working directory is.
+		dir, rest := pattern, "."
+		if below, ok := strings.CutSuffix(pattern, "/..."); ok {
+			dir, rest = below, "./..."
 		}
-	}
-	loaded, err := packages.Load(&packages.Config{Context: ctx, Mode: loadMode, Fset: s.files}, patterns...)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("loading the Go packages: %w", explained(err))
+		found, err := packages.Load(&packages.Config{Context: ctx, Mode: loadMode, Fset: s.files, Dir: dir}, rest)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("loading the Go packages of %s: %w", pattern, explained(err))
+		}
+		for _, p := range found {
+			if !slices.ContainsFunc(loaded, func(other *packages.Package) bool { return other.ID == p.ID }) {
+				loaded = append(loaded, p)
+			}
+		}
 	}
 	slices.SortFunc(loaded, func(a, b *packages.Package) int { return strings.Compare(a.ID, b.ID) })
 	for _, p := range loaded {

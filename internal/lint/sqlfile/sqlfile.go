@@ -45,6 +45,7 @@ type File struct {
 	Statements []Statement
 	Directives []Directive
 
+	raw       string // the text as it stands in the file
 	variables map[int]bool
 	lines     []int // where each begins
 }
@@ -134,7 +135,7 @@ func ReadFragment(text string) *File {
 }
 
 func (f *File) finish(s *scanner) {
-	f.Text = string(s.out)
+	f.Text, f.raw = string(s.out), s.text
 	f.lines = []int{0}
 	for i := range len(f.Text) {
 		if f.Text[i] == '\n' {
@@ -167,7 +168,14 @@ func (f *File) Place(offset int) (line, column int) {
 	return line + 1, utf8.RuneCountInString(f.Text[f.lines[line]:min(offset, len(f.Text))]) + 1
 }
 
-// Line is the text of a statement's line that an offset is in.
+// Source is the line of the file that an offset is in, as it stands there.
+func (f *File) Source(offset int) string {
+	begin := f.lines[f.line(offset)-1]
+	line, _, _ := strings.Cut(f.raw[begin:], "\n")
+	return strings.TrimRight(line, "\r")
+}
+
+// line is the number of the line that an offset is in.
 func (f *File) line(offset int) int {
 	line, _ := f.Place(offset)
 	return line
