@@ -54,6 +54,7 @@ func (a *app) commands() []*cobra.Command {
 		grouped(groupFences, a.fenceCommand()),
 		grouped(groupFences, a.tokenCommand()),
 		grouped(groupFences, a.epochCommand()),
+		grouped(groupProject, a.lintCommand()),
 		grouped(groupProject, a.generateCommand()),
 		grouped(groupUndefined, a.demoCommand()),
 		grouped(groupUndefined, a.tortureCommand()),

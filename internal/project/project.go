@@ -21,6 +21,7 @@ import (
 	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/generate"
+	"github.com/fencectl/fencectl/internal/lint"
 	"github.com/fencectl/fencectl/internal/spelling"
 	"github.com/fencectl/fencectl/internal/tableref"
 )
@@ -34,6 +35,9 @@ type Settings struct {
 
 	// Schema says where the application's schema comes from, for the commands that need one. Its paths are relative to the file's directory.
 	Schema appschema.Settings
+
+	// Lint is what holds for fencectl lint. Its paths are relative to the file's directory.
+	Lint lint.Options
 
 	// Generate is what fencectl generate writes. Its paths are relative to the file's directory.
 	Generate generate.Settings
@@ -138,6 +142,7 @@ func Parse(name string, content []byte) (*Settings, error) {
 	return settings, reader.mapping(document.Content[0], "", map[string]read{
 		"audit":        func(node *yaml.Node) error { return reader.audit(node, "audit", &settings.Audit) },
 		"environments": func(node *yaml.Node) error { return reader.environments(node, settings) },
+		"lint":         func(node *yaml.Node) error { return reader.lint(node, &settings.Lint) },
 		"generate":     func(node *yaml.Node) error { return reader.generate(node, &settings.Generate) },
 		"schema":       func(node *yaml.Node) error { return reader.schema(node, &settings.Schema) },
 	})
@@ -234,25 +239,14 @@ func (r *reader) exemption(node *yaml.Node, what string) (e audit.Exemption, err
 	return e, nil
 }
 
-// severities reads a mapping whose keys are the names of rules.
+// severities reads a mapping whose keys are the names of the audit's rules.
 func (r *reader) severities(node *yaml.Node, what string, options *audit.Options) error {
-	var allowed []string
-	for _, severity := range append(audit.Severities(), audit.Off) {
-		allowed = append(allowed, string(severity))
+	var names []string
+	for _, rule := range audit.Rules() {
+		names = append(names, rule.Name)
 	}
 	options.Severities = map[string]audit.Severity{}
-	known := map[string]read{}
-	for _, rule := range audit.Rules() {
-		known[rule.Name] = func(node *yaml.Node) error {
-			node = resolved(node)
-			if node.Kind != yaml.ScalarNode || !slices.Contains(allowed, node.Value) {
-				return r.fail(node, "the severity of %s must be one of %s", rule.Name, strings.Join(allowed, ", "))
-			}
-			options.Severities[rule.Name] = audit.Severity(node.Value)
-			return nil
-		}
-	}
-	return r.mapping(node, what, known)
+	return r.severitiesOf(node, what, names, options.Severities)
 }
 
 // mapping reads a mapping with exactly the keys that are known, each at most once. A key without value is one with an empty

@@ -14,6 +14,7 @@ import (
 	"github.com/fencectl/fencectl/internal/appschema"
 	"github.com/fencectl/fencectl/internal/audit"
 	"github.com/fencectl/fencectl/internal/generate"
+	"github.com/fencectl/fencectl/internal/lint"
 	"github.com/fencectl/fencectl/internal/project"
 )
 
@@ -78,8 +79,13 @@ generate:
 			},
 		}}},
 	}},
-	"audit: {severities: }": {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
-	"environments:":         {Environments: map[string]project.Environment{}},
+	"lint: {paths: [db, ./...], exclude: ['**/old'], severities: {unfenced-write: off}}": {Lint: lint.Options{
+		Paths: []string{"db", "./..."}, Exclude: []string{"**/old"}, Severities: map[string]audit.Severity{"unfenced-write": audit.Off},
+	}},
+	"lint: {presented: [{paths: [q, 's/*.sql'], reason: r}]}": {Lint: lint.Options{Presented: []lint.Presented{{Paths: []string{"q", "s/*.sql"}, Reason: "r"}}}},
+	"lint: {paths: , presented: []}":                          {},
+	"audit: {severities: }":                                   {Audit: audit.Options{Severities: map[string]audit.Severity{}}},
+	"environments:":                                           {Environments: map[string]project.Environment{}},
 	"environments: {staging: , production: {audit: {required: [jobs]}}}": {Environments: map[string]project.Environment{
 		"staging": {}, "production": {Audit: audit.Options{Required: []string{"jobs"}}},
 	}},
@@ -88,7 +94,7 @@ generate:
 // refused are documents with what is wrong with them.
 var refused = map[string]string{
 	"audits: {}":                                                              "fencectl.yaml:1: unknown key audits; did you mean audit?",
-	"\n\nwhatever: 1":                                                         "fencectl.yaml:3: unknown key whatever; known: audit, environments, generate, schema",
+	"\n\nwhatever: 1":                                                         "fencectl.yaml:3: unknown key whatever; known: audit, environments, generate, lint, schema",
 	"audit:\n  require: [jobs]":                                               "fencectl.yaml:2: unknown key require in audit; did you mean required?",
 	"audit: {exempt: [{tabel: x}]}":                                           "fencectl.yaml:1: unknown key tabel in an entry of audit.exempt; did you mean table?",
 	"audit: []":                                                               "fencectl.yaml:1: audit must be keys and values",
@@ -102,6 +108,15 @@ var refused = map[string]string{
 	"audit: {exempt: [{reason: r}]}":                                          "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
 	"audit: {exempt: [{table: a, key: b, reason: r}]}":                        "fencectl.yaml:1: an entry of audit.exempt names either a table or the key of a finding",
 	"audit: {exempt: [{table: a, reason: }]}":                                 "fencectl.yaml:1: reason must be a text",
+	"lint: {path: [a]}":                                                       "fencectl.yaml:1: unknown key path in lint; did you mean paths?",
+	"lint: {paths: a}":                                                        "fencectl.yaml:1: lint.paths must be a list",
+	"lint: {exclude: ['[a']}":                                                 "fencectl.yaml:1: lint.exclude: [a is no pattern of paths: a [ in it is not closed",
+	"lint: {exclude: [/a]}":                                                   "fencectl.yaml:1: lint.exclude: /a is absolute; patterns are relative to the directory of fencectl.yaml",
+	"lint: {presented: [{paths: [a]}]}":                                       "fencectl.yaml:1: an entry of lint.presented needs a reason: how the token is presented",
+	"lint: {presented: [{reason: r}]}":                                        "fencectl.yaml:1: an entry of lint.presented names no paths",
+	"lint: {presented: [{paths: [], reason: r}]}":                             "fencectl.yaml:1: an entry of lint.presented names no paths",
+	"lint: {severities: {unfenced-writes: off}}":                              "fencectl.yaml:1: unknown key unfenced-writes in lint.severities; did you mean unfenced-write?",
+	"lint: {severities: {unfenced-write: fatal}}":                             "fencectl.yaml:1: the severity of unfenced-write must be one of error, warning, info, off",
 	"generate: {table: {}}":                                                   "fencectl.yaml:1: unknown key table in generate; did you mean tables?",
 	"generate: {tables: [jobs]}":                                              "fencectl.yaml:1: generate.tables must be keys and values",
 	"generate: {tables: {a.b.c: }}":                                           `fencectl.yaml:1: a.b.c is not a table name: it has more than one dot; put a schema or table whose name contains a dot in double quotes, as in '"my.schema".jobs'`,

@@ -45,6 +45,9 @@ func TestTheSchemaKnowsTheKeysThatTheReaderKnows(t *testing.T) {
 		"audit: {xyzzy: 1}":                                  {"definitions", "audit"},
 		"audit: {exempt: [{xyzzy: 1}]}":                      {"definitions", "exemption"},
 		"audit: {severities: {xyzzy: 1}}":                    {"definitions", "audit", "properties", "severities"},
+		"lint: {xyzzy: 1}":                                   {"definitions", "lint"},
+		"lint: {severities: {xyzzy: 1}}":                     {"definitions", "lint", "properties", "severities"},
+		"lint: {presented: [{xyzzy: 1}]}":                    {"definitions", "presented"},
 		"generate: {xyzzy: 1}":                               {"definitions", "generate"},
 		"generate: {tables: {t: {xyzzy: 1}}}":                {"definitions", "generatedTable"},
 		"generate: {tables: {t: {updates: {U: {xyzzy: }}}}}": {"definitions", "update"},
@@ -82,7 +85,7 @@ func TestTheSchemaAndTheReaderAgree(t *testing.T) {
 	t.Parallel()
 	schema, _ := readSchema(t)
 	beyond := func(err error) bool {
-		return slices.ContainsFunc([]string{"is there twice", "more than one document", "did not find", "is not a table name"}, func(text string) bool {
+		return slices.ContainsFunc([]string{"is there twice", "more than one document", "did not find", "is not a table name", "is no pattern of paths"}, func(text string) bool {
 			return strings.Contains(err.Error(), text)
 		})
 	}
