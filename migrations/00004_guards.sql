@@ -270,11 +270,57 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Presents a token for one named fence and checks it there and then, for a statement that wants to be sure of its fence by itself,
+-- whatever became of the guards: SELECT … WHERE (SELECT fencing.hold(fence, token)) = token. What is accepted is remembered for
+-- the guards, which then check nothing again.
+--
+-- Locks: what check_fence takes, until the end of the transaction. So it is not PUBLIC's: whoever may call it can keep claims waiting.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.hold(fence text, token bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    checked record;
+BEGIN
+    IF fencing.presented() IS NULL THEN
+        PERFORM fencing.present(token); -- for what triggers and foreign keys write elsewhere on behalf of this statement
+    END IF;
+    IF fencing.presented(fence) IS DISTINCT FROM token THEN
+        PERFORM fencing.present(token, fence);
+    END IF;
+    IF COALESCE(fence, '') = '' OR (token > 0) IS NOT TRUE THEN
+        PERFORM fencing.present(token, fence); -- refuses both, also where they were presented by hand
+    END IF;
+    checked := fencing.check_fence(fence);
+    IF checked.kind = 'stale' THEN
+        RAISE EXCEPTION 'stale fencing token %: fence "%" is claimed by %',
+                        fencing.token_text(token), fence, fencing.token_text(checked.stored)
+            USING ERRCODE = 'ZF001',
+                  DETAIL = jsonb_build_object('fence', fence, 'presented', token, 'stored', checked.stored)::text,
+                  HINT = 'A newer holder of the lock has taken over. Stop, and acquire the lock again.',
+                  SCHEMA = 'fencing', TABLE = 'fence', COLUMN = 'token';
+    ELSIF checked.kind IS NOT NULL THEN
+        RAISE EXCEPTION 'fencing token % is not claimed: fence "%" %', fencing.token_text(token), fence,
+                        CASE WHEN checked.stored IS NULL THEN 'has never been claimed' ELSE 'stands at ' || fencing.token_text(checked.stored) END
+            USING ERRCODE = 'ZF004',
+                  DETAIL = jsonb_strip_nulls(jsonb_build_object('fence', fence, 'presented', token, 'stored', checked.stored))::text,
+                  HINT = format('Run SELECT fencing.claim(%L, %s) in a transaction of its own, before the first read.', fence, token),
+                  SCHEMA = 'fencing', TABLE = 'fence', COLUMN = 'token';
+    END IF;
+    RETURN token;
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.hold(text, bigint) IS
+    'Presents a token for a named fence and checks it at once; claims of the fence wait until this transaction ends. Returns the token. ZF001 when it is stale, ZF004 when it is not claimed.';
+
 REVOKE ALL ON FUNCTION
     fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(), fencing.guard_row(),
-    fencing.check_fence(text), fencing.fence_query(oid, text), fencing.guard_named()
+    fencing.check_fence(text), fencing.fence_query(oid, text), fencing.guard_named(), fencing.hold(text, bigint)
 FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION fencing.guard_named(), fencing.fence_query(oid, text), fencing.check_fence(text),
+DROP FUNCTION fencing.hold(text, bigint), fencing.guard_named(), fencing.fence_query(oid, text), fencing.check_fence(text),
               fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(), fencing.guard_option(text, text[]);

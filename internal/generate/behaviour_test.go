@@ -28,7 +28,6 @@ import (
 func database(t *testing.T, options ...pgtest.Option) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.New(t, options...)
-	pgtest.Exec(t, pool, holdSQL)
 	content, err := fixture.Migrations.ReadFile("migrations/00001_tables.sql")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +60,8 @@ type kind struct {
 	fence string // the lock's name
 	once  bool   // a token writes once
 	named bool
-	query string // reads the value
+	query string       // reads the value
+	base  fenced.Token // that its tokens are counted from
 	open  func(db anyDB, grant fenced.Grant) repository
 }
 
@@ -94,7 +94,7 @@ func number(value string) (n float64) {
 }
 
 var kinds = []kind{
-	{"pgx, strict rows", "jobs", true, false, readJobs, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx, strict rows", "jobs", true, false, readJobs, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxdb.New(db.pgx).FencedJobs(grant)
 		return repository{
 			insert: func(ctx context.Context, v string) error {
@@ -110,7 +110,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9) },
 		}
 	}},
-	{"pgx with options, strict rows", "jobs", true, false, readJobs, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx with options, strict rows", "jobs", true, false, readJobs, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxoptions.New().FencedJobs(db.pgx, grant)
 		return repository{
 			insert: func(ctx context.Context, v string) error {
@@ -132,7 +132,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9) },
 		}
 	}},
-	{"database/sql, strict rows", "jobs", true, false, readJobs, func(db anyDB, grant fenced.Grant) repository {
+	{"database/sql, strict rows", "jobs", true, false, readJobs, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := sqldb.New(db.sql).FencedJobs(grant)
 		return repository{
 			insert: func(ctx context.Context, v string) error {
@@ -148,7 +148,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9) },
 		}
 	}},
-	{"pgx, reentrant rows", "items", false, false, readItems, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx, reentrant rows", "items", false, false, readItems, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxdb.New(db.pgx).FencedOrderItems(grant)
 		return repository{
 			insert: func(ctx context.Context, v string) error {
@@ -166,7 +166,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9, "x") },
 		}
 	}},
-	{"database/sql, reentrant rows", "items", false, false, readItems, func(db anyDB, grant fenced.Grant) repository {
+	{"database/sql, reentrant rows", "items", false, false, readItems, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := sqldb.New(db.sql).FencedOrderItems(grant)
 		return repository{
 			insert: func(ctx context.Context, v string) error {
@@ -184,7 +184,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9, "x") },
 		}
 	}},
-	{"pgx, one fence, partitioned", "readings", false, true, readReadings, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx, one fence, partitioned", "readings", false, true, readReadings, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxdb.New(db.pgx).FencedReadings(grant)
 		return repository{
 			claim: r.Claim,
@@ -206,7 +206,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, "b", 1) },
 		}
 	}},
-	{"database/sql, one fence, partitioned", "readings", false, true, readReadings, func(db anyDB, grant fenced.Grant) repository {
+	{"database/sql, one fence, partitioned", "readings", false, true, readReadings, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := sqldb.New(db.sql).FencedReadings(grant)
 		return repository{
 			claim: r.Claim,
@@ -228,7 +228,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, "b", 1) },
 		}
 	}},
-	{"pgx, a fence for each row", "job/1", false, true, readProgress, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx, a fence for each row", "job/1", false, true, readProgress, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxdb.New(db.pgx).FencedProgress(grant)
 		return repository{
 			claim: r.Claim,
@@ -247,7 +247,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9) },
 		}
 	}},
-	{"pgx with options, a fence for each row", "job/1", false, true, readProgress, func(db anyDB, grant fenced.Grant) repository {
+	{"pgx with options, a fence for each row", "job/1", false, true, readProgress, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := pgxoptions.New().FencedProgress(db.pgx, grant)
 		return repository{
 			claim: r.Claim,
@@ -272,7 +272,7 @@ var kinds = []kind{
 			removeMissing: func(ctx context.Context) error { return r.Delete(ctx, 9) },
 		}
 	}},
-	{"database/sql with options, a fence for each row", "job/1", false, true, readProgress, func(db anyDB, grant fenced.Grant) repository {
+	{"database/sql with options, a fence for each row", "job/1", false, true, readProgress, 0, func(db anyDB, grant fenced.Grant) repository {
 		r := sqloptions.New(db.sql).FencedProgress(grant)
 		return repository{
 			claim: r.Claim,
@@ -299,28 +299,37 @@ var kinds = []kind{
 	}},
 }
 
-// forEach runs a test for every kind of table, with its guards and without.
+// forEach runs a test for every kind of table, with its guards and without. All kinds share a database: a token is counted from the kind's base, and
+// what one has left is removed before the next.
 func forEach(t *testing.T, test func(t *testing.T, k kind, pool *pgxpool.Pool, db anyDB)) {
-	for _, k := range kinds {
-		for _, guards := range []string{"guards on", "guards off"} {
-			t.Run(k.name+"/"+guards, func(t *testing.T) {
-				t.Parallel()
-				pool := database(t)
-				if guards == "guards off" {
-					withoutGuards(t, pool)
-				}
-				db := stdlib.OpenDBFromPool(pool)
-				t.Cleanup(func() { _ = db.Close() })
-				test(t, k, pool, anyDB{pool, db})
-			})
-		}
+	for _, guards := range []string{"guards on", "guards off"} {
+		t.Run(guards, func(t *testing.T) {
+			t.Parallel()
+			pool := database(t)
+			if guards == "guards off" {
+				withoutGuards(t, pool)
+			}
+			db := stdlib.OpenDBFromPool(pool)
+			defer db.Close()
+			for i, k := range kinds {
+				k.base = fenced.Token(1000 * i)
+				t.Run(k.name, func(t *testing.T) {
+					pgtest.Exec(t, pool, `SELECT fencing.bypass('the next test'); DELETE FROM public.jobs; DELETE FROM public.readings;
+						DELETE FROM public.progress; DELETE FROM "Sales Dept"."Order Items"`)
+					test(t, k, pool, anyDB{pool, db})
+				})
+			}
+		})
 	}
 }
+
+// grant is one for the kind's lock.
+func (k kind) grant(token fenced.Token) fenced.Grant { return fenced.NewGrant(k.fence, k.base+token) }
 
 // under is the repository under a token, which it claims where the fence has a name.
 func (k kind) under(t *testing.T, db anyDB, token fenced.Token) repository {
 	t.Helper()
-	r := k.open(db, fenced.NewGrant(k.fence, token))
+	r := k.open(db, k.grant(token))
 	if k.named {
 		must(t, r.claim(t.Context()))
 	}
@@ -335,8 +344,9 @@ func must(t *testing.T, err error) {
 }
 
 // stale checks that err is the refusal of a token, with both tokens.
-func stale(t *testing.T, what string, err error, presented, stored fenced.Token) {
+func (k kind) stale(t *testing.T, what string, err error, presented, stored fenced.Token) {
 	t.Helper()
+	presented, stored = k.base+presented, k.base+stored
 	var refusal *fenced.StaleError
 	if !errors.As(err, &refusal) || !errors.Is(err, fenced.ErrStale) {
 		t.Errorf("%s: %v, want ErrStale", what, err)
@@ -383,14 +393,14 @@ func TestAStaleWriteIsRefusedWithBothTokens(t *testing.T) {
 		old := k.under(t, db, 11)
 		must(t, old.insert(t.Context(), "11"))
 		must(t, k.under(t, db, 12).write(t.Context(), "12"))
-		stale(t, "write", old.write(t.Context(), "zombie"), 11, 12)
-		stale(t, "upsert", old.upsert(t.Context(), "zombie"), 11, 12)
-		stale(t, "delete", old.remove(t.Context()), 11, 12)
+		k.stale(t, "write", old.write(t.Context(), "zombie"), 11, 12)
+		k.stale(t, "upsert", old.upsert(t.Context(), "zombie"), 11, 12)
+		k.stale(t, "delete", old.remove(t.Context()), 11, 12)
 		if k.named { // a row fence knows nothing of rows that are not there
-			stale(t, "a row that is not there", old.missing(t.Context()), 11, 12)
-			stale(t, "delete a row that is not there", old.removeMissing(t.Context()), 11, 12)
+			k.stale(t, "a row that is not there", old.missing(t.Context()), 11, 12)
+			k.stale(t, "delete a row that is not there", old.removeMissing(t.Context()), 11, 12)
 			must(t, k.under(t, db, 13).remove(t.Context()))
-			stale(t, "insert", old.insert(t.Context(), "zombie"), 11, 13)
+			k.stale(t, "insert", old.insert(t.Context(), "zombie"), 11, 13)
 			return
 		}
 		if value := pgtest.Value[string](t, pool, k.query); value != "12" {
@@ -454,7 +464,7 @@ func TestAWriteThatWaitedForANewerHolderIsRefused(t *testing.T) {
 						_, err := conn.Exec(ctx, "UPDATE "+from+" SET "+table+" = 'zombie'")
 						return err
 					}
-					return k.open(anyDB{pgx: conn}, fenced.NewGrant(k.fence, 11)).write(ctx, "zombie")
+					return k.open(anyDB{pgx: conn}, k.grant(11)).write(ctx, "zombie")
 				}).Blocked()
 				must(t, tx.Commit(t.Context()))
 				err = waiting.Wait()
@@ -465,7 +475,7 @@ func TestAWriteThatWaitedForANewerHolderIsRefused(t *testing.T) {
 					}
 					continue
 				}
-				stale(t, "the write that waited", err, 11, 12)
+				k.stale(t, "the write that waited", err, 11, 12)
 				if value != "12" {
 					t.Errorf("the row has %q, want 12", value)
 				}
@@ -492,17 +502,17 @@ func TestAClaimWaitsForAWriteInFlight(t *testing.T) {
 				must(t, old.insert(t.Context(), "11"))
 				tx, err := pgtest.Conn(t, pool).Begin(t.Context())
 				must(t, err)
-				must(t, k.open(anyDB{pgx: tx}, fenced.NewGrant(k.fence, 11)).write(t.Context(), "111"))
+				must(t, k.open(anyDB{pgx: tx}, k.grant(11)).write(t.Context(), "111"))
 				conn := pgtest.Conn(t, pool)
 				claim := pgtest.Call(t, conn, func(ctx context.Context) error {
-					return k.open(anyDB{pgx: conn}, fenced.NewGrant(k.fence, 12)).claim(ctx)
+					return k.open(anyDB{pgx: conn}, k.grant(12)).claim(ctx)
 				}).Blocked()
 				must(t, tx.Commit(t.Context()))
 				must(t, claim.Wait())
 				if value := pgtest.Value[string](t, pool, k.query); value != "111" {
 					t.Errorf("after the claim the row has %q, want 111", value)
 				}
-				stale(t, "write", old.write(t.Context(), "zombie"), 11, 12)
+				k.stale(t, "write", old.write(t.Context(), "zombie"), 11, 12)
 			})
 		}
 	}
@@ -513,7 +523,7 @@ func TestARepositoryWorksInAFencedTransaction(t *testing.T) {
 	forEach(t, func(t *testing.T, k kind, pool *pgxpool.Pool, db anyDB) {
 		must(t, k.under(t, db, 10).insert(t.Context(), "10"))
 		run := func(token fenced.Token, value string) error {
-			grant := fenced.NewGrant(k.fence, token)
+			grant := k.grant(token)
 			if strings.HasPrefix(k.name, "pgx") {
 				return fenced.Run(t.Context(), pool, grant, func(tx pgx.Tx) error {
 					return k.open(anyDB{pgx: tx}, grant).write(t.Context(), value)
@@ -525,12 +535,12 @@ func TestARepositoryWorksInAFencedTransaction(t *testing.T) {
 		}
 		k.under(t, db, 12)
 		must(t, run(12, "12"))
-		stale(t, "write", run(11, "zombie"), 11, 12)
+		k.stale(t, "write", run(11, "zombie"), 11, 12)
 		if value := pgtest.Value[string](t, pool, k.query); value != "12" {
 			t.Errorf("the row has %q, want 12", value)
 		}
 		if k.named {
-			grant := fenced.NewGrant(k.fence, 13)
+			grant := k.grant(13)
 			err := fenced.Run(t.Context(), pool, grant, func(tx pgx.Tx) error {
 				return pgxdb.New(tx).FencedProgress(grant).Claim(t.Context())
 			})
@@ -547,11 +557,11 @@ func TestATokenThatWasNotClaimedIsTold(t *testing.T) {
 		if !k.named {
 			t.Skip("a row fence is not claimed")
 		}
-		if err := k.open(db, fenced.NewGrant(k.fence, 10)).insert(t.Context(), "1"); !errors.Is(err, fenced.ErrUnclaimed) {
+		if err := k.open(db, k.grant(10)).insert(t.Context(), "1"); !errors.Is(err, fenced.ErrUnclaimed) {
 			t.Errorf("a fence that nobody has claimed: %v, want ErrUnclaimed", err)
 		}
 		must(t, k.under(t, db, 10).insert(t.Context(), "1"))
-		if err := k.open(db, fenced.NewGrant(k.fence, 11)).write(t.Context(), "1"); !errors.Is(err, fenced.ErrUnclaimed) {
+		if err := k.open(db, k.grant(11)).write(t.Context(), "1"); !errors.Is(err, fenced.ErrUnclaimed) {
 			t.Errorf("a newer token: %v, want ErrUnclaimed", err)
 		}
 	})
@@ -608,7 +618,7 @@ func TestAConditionThatIsNotMetIsNoError(t *testing.T) {
 		t.Errorf("the condition is not met: %t, %v", applied, err)
 	}
 	_, err = mark(10, 1)
-	stale(t, "an older token, the condition not met", err, 10, 11)
+	kind{}.stale(t, "an older token, the condition not met", err, 10, 11)
 	_, err = mark(12, 2)
 	notFound(t, "no such row", err)
 }

@@ -20,6 +20,7 @@ type repository struct {
 	goPackage *goPackage
 	queries   []*query
 	fields    map[string]string // column to the field of sqlc's struct
+	model     string            // the struct that a row is read into; "" when it is none
 	imports   []goImport
 	body      strings.Builder
 	types     []string // that it declares
@@ -86,6 +87,7 @@ func (r *repository) findFields() error {
 		}
 		fields := r.goPackage.structs[strings.TrimPrefix(m.result.text, "*")]
 		if len(fields) == len(r.Columns) {
+			r.model = m.result.text
 			for i, c := range r.Columns {
 				r.fields[c.Name] = fields[i].name
 			}
@@ -175,7 +177,7 @@ func (r *repository) call(q *query) (*call, error) {
 		return nil, err
 	}
 	c := &call{method: m, bindings: bindings, given: map[string]string{}}
-	taken := map[string]bool{"ctx": true, "r": true, "row": true, "err": true, "values": true, "applied": true, "stored": true, "fence": true, "context": true, "fenced": true}
+	taken := map[string]bool{"ctx": true, "r": true, "row": true, "err": true, "written": true, "inserted": true, "values": true, "applied": true, "stored": true, "fence": true, "context": true, "fenced": true}
 	for _, b := range bindings {
 		for _, i := range b.typ.imports {
 			name := i.name
@@ -298,6 +300,22 @@ func unwrap(t goType, value, basic, member string) string {
 	return fmt.Sprintf("%s(%s)", basic, value)
 }
 
+// asModel is how to make what a query returns the table's own struct: sqlc makes another one, with the same fields, of a row that comes out of a
+// WITH.
+func (r *repository) asModel(result goType) (typ, conversion string) {
+	same := func(a, b field) bool { return a.name == b.name && a.typ.text == b.typ.text }
+	mine, model := strings.TrimPrefix(result.text, "*"), strings.TrimPrefix(r.model, "*")
+	pointer := strings.HasPrefix(result.text, "*")
+	fields := r.goPackage.structs[mine]
+	if mine == model || pointer != strings.HasPrefix(r.model, "*") || len(fields) == 0 || !slices.EqualFunc(fields, r.goPackage.structs[model], same) {
+		return result.text, "%s"
+	}
+	if pointer {
+		return r.model, "(" + r.model + ")(%s)"
+	}
+	return r.model, model + "(%s)"
+}
+
 func (r *repository) use(types ...goType) {
 	for _, t := range types {
 		r.imports = append(r.imports, t.imports...)
@@ -343,7 +361,7 @@ func (r *repository) method(q *query) error {
 	r.use(c.method.result)
 	run := r.expression(q, c)
 	refusal := "r.refusal(" + passed(c.keys) + ")"
-	result := c.method.result.text
+	result, conversion := r.asModel(c.method.result)
 	switch q.op {
 	case opGet:
 		r.printf(`// Get reads a row. fenced.ErrNotFound says that there is none.
@@ -366,22 +384,23 @@ func (r *%s) Claim(%s) (row %s, err error) {
 
 `, r.name(), parameters(params...), result, run, refusal)
 	case opInsert:
-		r.insert(q, "Insert inserts a row, and returns it as it was stored.", params, result, run)
+		r.insert(q, "Insert inserts a row, and returns it as it was stored.", params, result, conversion, run)
 	case opUpsert:
 		if r.template() {
-			r.insert(q, "Upsert inserts a row, or writes the columns of the row that has its key.", params, result, run)
+			r.insert(q, "Upsert inserts a row, or writes the columns of the row that has its key.", params, result, conversion, run)
 			break
 		}
 		r.printf(`// Upsert inserts a row, or writes the columns of the row that has its key.
 func (r *%s) Upsert(%s) (row %s, err error) {
 	_, err = fencedWrite(r.grant, false, func() (int64, error) {
-		row, err = %s
+		written, err := %s
+		row = %s
 		return fencedOne(err)
 	}, func() error { return fencedThere(%s) })
 	return row, err
 }
 
-`, r.name(), parameters(params...), result, run, refusal)
+`, r.name(), parameters(params...), result, run, fmt.Sprintf(conversion, "written"), refusal)
 	case opUpdate, opDelete:
 		what := "Update writes all columns of a row but its key."
 		if len(r.fenceColumns()) > 0 && q.op == opUpdate {
@@ -406,18 +425,18 @@ func (r *%s) %s(%s) error {
 }
 
 // insert is a method that inserts. One that has no effect under a template wanted to write a row of another fence.
-func (r *repository) insert(q *query, doc string, params []field, result, run string) {
+func (r *repository) insert(q *query, doc string, params []field, result, conversion, run string) {
 	if !r.template() {
 		r.printf(`// %s
 func (r *%s) %s(%s) (row %s, err error) {
 	if err := fencedEnded(r.grant); err != nil {
 		return row, err
 	}
-	row, err = %s
-	return row, fenced.AsError(err)
+	inserted, err := %s
+	return %s, fenced.AsError(err)
 }
 
-`, doc, r.name(), q.method, parameters(params...), result, run)
+`, doc, r.name(), q.method, parameters(params...), result, run, fmt.Sprintf(conversion, "inserted"))
 		return
 	}
 	r.printf(`// %s The row must belong to the grant's fence.

@@ -40,7 +40,7 @@ var reading = []string{"version", "guard_arguments", "guard_option"}
 
 var needs = map[Purpose]grants{
 	App: {
-		functions: []string{"version", "claim", "next_token", "acquire_lease", "renew_lease", "release_lease", "source_epoch"},
+		functions: []string{"version", "claim", "hold", "next_token", "acquire_lease", "renew_lease", "release_lease", "source_epoch"},
 	},
 	Migrate: {
 		// Only a table's owner may change its triggers, so protect and all that it calls run as the role itself. Such
