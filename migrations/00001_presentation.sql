@@ -231,6 +231,36 @@ $$;
 COMMENT ON FUNCTION fencing.present(bigint, text) IS
     'Presents a fencing token for one fence alone, for the current transaction: a transaction may hold several locks.';
 
+-- How long the transaction may last -------------------------------------------------------------
+
+-- A holder that is paused in the middle of a transaction keeps its successor's claim waiting; a limit ends
+-- the transaction with the lease. One call with its plans kept, because it comes with every transaction.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.limit_transaction(idle_ms bigint, total_ms bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    -- As the settings print: 0, or a number with a unit that an interval understands.
+    idle  CONSTANT text := pg_catalog.current_setting('idle_in_transaction_session_timeout');
+    total CONSTANT text := pg_catalog.current_setting('transaction_timeout', true); -- NULL before PostgreSQL 17
+BEGIN
+    IF idle_ms OPERATOR(pg_catalog.>) 0
+       AND (idle OPERATOR(pg_catalog.=) '0'
+            OR (EXTRACT(epoch FROM idle::pg_catalog.interval) OPERATOR(pg_catalog.*) 1000) OPERATOR(pg_catalog.>) idle_ms) THEN
+        PERFORM pg_catalog.set_config('idle_in_transaction_session_timeout', idle_ms::pg_catalog.text, true);
+    END IF;
+    IF total_ms OPERATOR(pg_catalog.>) 0
+       AND (total OPERATOR(pg_catalog.=) '0'
+            OR (EXTRACT(epoch FROM total::pg_catalog.interval) OPERATOR(pg_catalog.*) 1000) OPERATOR(pg_catalog.>) total_ms) THEN
+        PERFORM pg_catalog.set_config('transaction_timeout', total_ms::pg_catalog.text, true);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.limit_transaction(bigint, bigint) IS
+    'Has the server end the current transaction when its client idles in it for longer than the first number of milliseconds, or (from PostgreSQL 17) when it lasts longer than the second; 0 for no limit, and a shorter one that is set already stays.';
+
 -- Per-transaction memory ------------------------------------------------------------------------
 
 -- A named fence is checked once per transaction: from then on the transaction holds FOR SHARE on it,
@@ -327,18 +357,19 @@ COMMENT ON FUNCTION fencing.version() IS 'The version of the SQL layer in this d
 REVOKE ALL ON FUNCTION
     fencing.make_token(integer, bigint), fencing.token_epoch(bigint), fencing.token_counter(bigint), fencing.token_text(bigint),
     fencing.parse_token(text), fencing.presented_text(text), fencing.set_accepted(text, boolean), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
-    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text),
+    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
     fencing.accepted(text), fencing.version()
 FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencing TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.accepted(text)
+    fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
+    fencing.accepted(text)
 TO PUBLIC;
 
 -- +goose Down
 DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
               fencing.set_accepted(text, boolean), fencing.accepted(text),
-              fencing.present(bigint, text), fencing.present(bigint),
+              fencing.limit_transaction(bigint, bigint), fencing.present(bigint, text), fencing.present(bigint),
               fencing.presented(), fencing.presented(text), fencing.presented_text(text), fencing.parse_token(text),
               fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),
               fencing.make_token(integer, bigint);

@@ -16,6 +16,7 @@ func TestPublicMayPresentAndNothingElse(t *testing.T) {
 	pool := pgtest.New(t)
 	finds(t, pool, []string{
 		"function fencing.accepted(text) EXECUTE",
+		"function fencing.limit_transaction(bigint,bigint) EXECUTE",
 		"function fencing.present(bigint) EXECUTE",
 		"function fencing.present(bigint,text) EXECUTE",
 		"function fencing.presented() EXECUTE",

@@ -46,22 +46,24 @@ func Present(tokens []Named, bounds Bounds) (string, error) {
 			calls = append(calls, fmt.Sprintf("fencing.present(%d, %s)", named.Token, fence))
 		}
 	}
-	if bounds.Idle > 0 {
-		calls = append(calls, setTimeout("idle_in_transaction_session_timeout", bounds.Idle))
-	}
-	if bounds.Total > 0 {
-		// CASE, because older servers do not know the setting.
-		calls = append(calls, "CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 >= 170000 THEN "+setTimeout("transaction_timeout", bounds.Total)+" END")
+	if bounds.Idle > 0 || bounds.Total > 0 {
+		calls = append(calls, limit(bounds))
 	}
 	return "SELECT " + strings.Join(calls, ", "), nil
 }
 
-// setTimeout sets a timeout for the transaction, unless a shorter one is set already. Settings read as text with a unit, which an interval
-// understands; 0 means no limit.
-func setTimeout(name string, limit time.Duration) string {
-	ms := max(1, limit.Milliseconds())
-	current := fmt.Sprintf("(EXTRACT(epoch FROM pg_catalog.current_setting('%s')::pg_catalog.interval) * 1000)", name)
-	return fmt.Sprintf("pg_catalog.set_config('%[1]s', CASE WHEN %[2]s BETWEEN 1 AND %[3]d THEN pg_catalog.current_setting('%[1]s') ELSE '%[3]d' END, true)", name, current, ms)
+// limit has the server bound the transaction. The text is parsed and planned with every transaction, so it is short: the conditions are
+// in the function.
+func limit(bounds Bounds) string {
+	return fmt.Sprintf("fencing.limit_transaction(%d, %d)", milliseconds(bounds.Idle), milliseconds(bounds.Total))
+}
+
+// milliseconds is 0 for no limit only: a limit that has almost passed is not none.
+func milliseconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return max(1, d.Milliseconds())
 }
 
 // Claim is a claim that is a transaction of its own, in one message: several statements in one simple query are one transaction, unless
@@ -86,7 +88,7 @@ func ClaimCall(named Named) (string, error) {
 // BoundedPID bounds the transaction of a claim that may have to evict, so that this process, paused between the claim and its COMMIT, does not
 // block the next claim; and it returns the backend's process id, which behind a connection pooler is not the one a driver knows.
 func BoundedPID(idle time.Duration) string {
-	return "SELECT pg_catalog.pg_backend_pid(), " + setTimeout("idle_in_transaction_session_timeout", idle)
+	return "SELECT pg_catalog.pg_backend_pid(), " + limit(Bounds{Idle: idle})
 }
 
 // Quote makes a string literal that reads the same under either standard_conforming_strings.
