@@ -30,7 +30,8 @@ type LeaseOptions struct {
 
 // Lease is a source of locks that are rows of fencing.lease, on the database's clock. A lock that is free is acquired in one round
 // trip. The goroutines of one process that wait for one lock are served in the order in which they came; between processes there is
-// no order. While somebody waits, the source has one connection of its own, beside the pool, to hear of releases (LISTEN).
+// no order. While somebody waits, the source has one connection of its own, beside the pool, to hear of releases by other processes
+// (LISTEN).
 //
 // The pool's role needs EXECUTE on fencing.acquire_lease, renew_lease and release_lease (fencectl grant).
 type Lease struct {
@@ -70,7 +71,12 @@ func (s *Lease) Acquire(ctx context.Context, name string) (tokensrc.Grant, error
 	if err := tenure.CheckName(name); err != nil {
 		return nil, err
 	}
-	done, err := s.turns.Wait(ctx, name)
+	defer func() {
+		if s.turns.Empty() {
+			s.listener.rest()
+		}
+	}()
+	released, done, err := s.turns.Wait(ctx, name)
 	if err != nil {
 		return nil, wrap(name, err)
 	}
@@ -85,6 +91,7 @@ func (s *Lease) Acquire(ctx context.Context, name string) (tokensrc.Grant, error
 	for {
 		timer := time.NewTimer(min(expires+time.Millisecond, s.options.PollEvery))
 		select {
+		case <-released: // by this process
 		case <-woken:
 		case <-timer.C:
 		case <-ctx.Done():
@@ -133,7 +140,11 @@ func (s *Lease) try(ctx context.Context, name string) (_ tokensrc.Grant, expires
 		},
 		Release: func(ctx context.Context) error {
 			var ours bool
-			return s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours, nil)
+			err := s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours, nil)
+			if err == nil {
+				s.turns.Wake(name)
+			}
+			return err
 		},
 	}), 0, nil
 }

@@ -10,15 +10,16 @@ import (
 )
 
 // listener hears of released leases while somebody waits, on one connection for all of a source's waiters. Its goroutine and its
-// connection end with the last waiter.
+// connection last from the first of them until rest is called, which is not done while others wait for their turn to listen: a
+// lock that is handed on all the time would else cost a connection every time.
 type listener struct {
 	pool   *pgxpool.Pool
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	waiters map[string]chan struct{}
-	cancel  context.CancelFunc
-	stopped chan struct{} // closed when the goroutine has ended
+	cancel  context.CancelFunc // nil while nobody listens
+	stopped chan struct{}      // closed when the goroutine has ended
 }
 
 // listen returns a channel that has a value whenever the lease of that name may have become free. A name has one waiter at a time.
@@ -30,7 +31,7 @@ func (l *listener) listen(name string) (woken <-chan struct{}, stop func()) {
 		l.waiters = make(map[string]chan struct{})
 	}
 	l.waiters[name] = wake
-	if len(l.waiters) == 1 {
+	if l.cancel == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		before := l.stopped
 		l.cancel, l.stopped = cancel, make(chan struct{})
@@ -41,16 +42,25 @@ func (l *listener) listen(name string) (woken <-chan struct{}, stop func()) {
 	}
 	return wake, func() {
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		delete(l.waiters, name)
-		last, stopped := len(l.waiters) == 0, l.stopped
-		if last {
-			l.cancel()
-		}
-		l.mu.Unlock()
-		if last {
-			<-stopped // so that nothing is left running when Acquire returns
-		}
 	}
+}
+
+// rest ends the listening, unless somebody waits. It returns when nothing is left running.
+func (l *listener) rest() {
+	l.mu.Lock()
+	if len(l.waiters) > 0 || l.stopped == nil {
+		l.mu.Unlock()
+		return
+	}
+	if l.cancel != nil {
+		l.cancel()
+		l.cancel = nil
+	}
+	stopped := l.stopped
+	l.mu.Unlock()
+	<-stopped
 }
 
 func (l *listener) run(ctx context.Context, before <-chan struct{}, stopped chan<- struct{}) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,6 +223,79 @@ func waitListening(t *testing.T, pool *pgxpool.Pool) {
 			t.Fatal("nobody listens")
 		}
 		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// dialing counts the connections of a pool, and those beside it, and refuses all after the first so many.
+func dialing(most int64) (func(*pgxpool.Config), *atomic.Int64) {
+	dialed := new(atomic.Int64)
+	return func(config *pgxpool.Config) {
+		config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+			if dialed.Add(1) > most {
+				return errors.New("no more connections")
+			}
+			return nil
+		}
+	}, dialed
+}
+
+func TestAReleaseWakesTheProcessesOwnWaiterWithoutAnybodyListening(t *testing.T) {
+	restrict, _ := dialing(1)
+	pool := another(t, pgtest.New(t), func(config *pgxpool.Config) {
+		restrict(config)
+		config.MaxConns = 1
+	})
+	source := postgres.NewLease(pool, &postgres.LeaseOptions{TTL: time.Hour, PollEvery: time.Hour})
+	held, err := source.Acquire(t.Context(), "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		grant, err := tokensrc.AcquireWithin(t.Context(), source, "jobs", time.Minute)
+		if err == nil {
+			err = grant.Release(context.Background())
+		}
+		got <- err
+	}()
+	if err := held.Release(t.Context()); err != nil { // before the waiter has asked, while it asks, or after
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestALockThatIsHandedOnCostsNoConnectionEachTime(t *testing.T) {
+	const workers, times = 4, 10
+	count, dialed := dialing(1000)
+	pool := another(t, pgtest.New(t), func(config *pgxpool.Config) {
+		count(config)
+		config.MaxConns = workers
+	})
+	source := postgres.NewLease(pool, &postgres.LeaseOptions{TTL: time.Hour, PollEvery: time.Hour})
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for range times {
+				grant, err := source.Acquire(t.Context(), "jobs")
+				if err == nil {
+					err = grant.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	// The pool's, and one to listen for as long as anybody waits: at the start, and once more where the queue was empty for a moment.
+	if n := dialed.Load(); n > workers+times/2 {
+		t.Errorf("%d connections for %d acquisitions", n, workers*times)
+	}
+	if n := pgtest.Value[int](t, pool, listening); n != 0 {
+		t.Errorf("%d connections listen when nobody waits", n)
 	}
 }
 

@@ -99,7 +99,7 @@ func (s *Source) Acquire(ctx context.Context, name string) (tokensrc.Grant, erro
 	if err := tenure.CheckName(name); err != nil {
 		return nil, err
 	}
-	done, err := s.turns.Wait(ctx, name)
+	woken, done, err := s.turns.Wait(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("tokensrc/redis: acquire %q: %w", name, err)
 	}
@@ -115,11 +115,13 @@ func (s *Source) Acquire(ctx context.Context, name string) (tokensrc.Grant, erro
 		}
 		timer := time.NewTimer(wait)
 		select {
+		case <-woken: // its holder was in this process
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, fmt.Errorf("tokensrc/redis: acquire %q: %w", name, context.Cause(ctx))
 		}
+		timer.Stop()
 	}
 }
 
@@ -174,7 +176,14 @@ func (s *Source) try(ctx context.Context, name string) (_ tokensrc.Grant, expire
 		return nil, 0, wrap(err)
 	}
 	return tenure.Start(ctx, tenure.Config{
-		Name: name, Token: token, TTL: s.options.TTL, Since: sent, Logger: s.options.Logger, Release: release,
+		Name: name, Token: token, TTL: s.options.TTL, Since: sent, Logger: s.options.Logger,
+		Release: func(ctx context.Context) error {
+			err := release(ctx)
+			if err == nil {
+				s.turns.Wake(name)
+			}
+			return err
+		},
 		Renew: func(ctx context.Context) (time.Duration, error) {
 			renewed, err := s.renew.Run(ctx, s.client, []string{key}, owner, ttl).Int()
 			if err == nil && renewed == 0 {

@@ -60,3 +60,26 @@ func TestTokensGrowAcrossARestartWithPersistence(t *testing.T) {
 		t.Errorf("token %v after %v", after.Token(), before.Token())
 	}
 }
+
+func TestAReleaseWakesTheProcessesOwnWaiterLongBeforeItsPoll(t *testing.T) {
+	server := redistest.Start(t)
+	source := redis.New(server.Client(t, server.Addr()), &redis.Options{TTL: time.Hour, PollEvery: time.Hour})
+	held, err := source.Acquire(t.Context(), "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		grant, err := tokensrc.AcquireWithin(t.Context(), source, "jobs", time.Minute)
+		if err == nil {
+			err = grant.Release(context.Background())
+		}
+		got <- err
+	}()
+	if err := held.Release(t.Context()); err != nil { // before the waiter has asked, while it asks, or after
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+}

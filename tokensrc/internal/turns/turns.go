@@ -10,38 +10,64 @@ import (
 // Turns is a set of queues, one per name. The zero value is ready.
 type Turns struct {
 	mu     sync.Mutex
-	queues map[string][]chan struct{} // the head has the turn; its channel is closed
+	queues map[string][]waiter // the head has the turn
 }
 
-// Wait returns when it is the caller's turn for name, or with ctx's cause. done passes the turn on; it must be called once.
-func (t *Turns) Wait(ctx context.Context, name string) (done func(), err error) {
-	turn := make(chan struct{})
+type waiter struct {
+	turn  chan struct{} // closed when the turn comes
+	woken chan struct{} // of capacity 1
+}
+
+// Wait returns when it is the caller's turn for name, or with ctx's cause. woken has a value whenever somebody in this process has called
+// Wake since. done passes the turn on; it must be called once.
+func (t *Turns) Wait(ctx context.Context, name string) (woken <-chan struct{}, done func(), err error) {
+	w := waiter{turn: make(chan struct{}), woken: make(chan struct{}, 1)}
 	t.mu.Lock()
 	if t.queues == nil {
-		t.queues = make(map[string][]chan struct{})
+		t.queues = make(map[string][]waiter)
 	}
-	t.queues[name] = append(t.queues[name], turn)
+	t.queues[name] = append(t.queues[name], w)
 	if len(t.queues[name]) == 1 {
-		close(turn)
+		close(w.turn)
 	}
 	t.mu.Unlock()
 
-	done = func() { t.leave(name, turn) }
+	done = func() { t.leave(name, w) }
 	select {
-	case <-turn:
-		return done, nil
+	case <-w.turn:
+		return w.woken, done, nil
 	case <-ctx.Done():
 		done() // also when the turn came at the same moment: somebody else must get it
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
 }
 
-func (t *Turns) leave(name string, turn chan struct{}) {
+// Wake tells whoever has the turn for name, if anybody, to ask the service again: this process has just given the lock back. It is not
+// lost on one who is asking at this moment.
+func (t *Turns) Wake(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if queue := t.queues[name]; len(queue) > 0 {
+		select {
+		case queue[0].woken <- struct{}{}:
+		default: // it is going to ask anyway
+		}
+	}
+}
+
+// Empty tells whether nobody has a turn or waits for one, whatever the name.
+func (t *Turns) Empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.queues) == 0
+}
+
+func (t *Turns) leave(name string, w waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	queue := t.queues[name]
 	for i, waiting := range queue {
-		if waiting != turn {
+		if waiting != w {
 			continue
 		}
 		rest := append(queue[:i:i], queue[i+1:]...)
@@ -51,7 +77,7 @@ func (t *Turns) leave(name string, turn chan struct{}) {
 		}
 		t.queues[name] = rest
 		if i == 0 {
-			close(rest[0])
+			close(rest[0].turn)
 		}
 		return
 	}

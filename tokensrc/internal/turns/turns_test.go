@@ -13,11 +13,11 @@ import (
 func TestTurnsComeInTheOrderOfArrivalOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all turns.Turns
-		first, err := all.Wait(t.Context(), "a")
+		_, first, err := all.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := all.Wait(t.Context(), "b") // another name's queue
+		_, other, err := all.Wait(t.Context(), "b") // another name's queue
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,7 +25,7 @@ func TestTurnsComeInTheOrderOfArrivalOneAtATime(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range 5 {
 			group.Go(func() {
-				done, err := all.Wait(t.Context(), "a")
+				_, done, err := all.Wait(t.Context(), "a")
 				if err != nil {
 					t.Error(err)
 					return
@@ -52,7 +52,7 @@ func TestTurnsComeInTheOrderOfArrivalOneAtATime(t *testing.T) {
 func TestWhoeverLeavesTheQueueHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all turns.Turns
-		head, err := all.Wait(t.Context(), "a")
+		_, head, err := all.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,13 +60,13 @@ func TestWhoeverLeavesTheQueueHoldsUpNobody(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := all.Wait(ctx, "a")
+			_, _, err := all.Wait(ctx, "a")
 			left <- err
 		}()
 		synctest.Wait()
 		got := make(chan func(), 1)
 		go func() {
-			done, err := all.Wait(t.Context(), "a")
+			_, done, err := all.Wait(t.Context(), "a")
 			if err != nil {
 				t.Error(err)
 			}
@@ -86,14 +86,14 @@ func TestWhoeverLeavesTheQueueHoldsUpNobody(t *testing.T) {
 func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 	for range 200 {
 		var all turns.Turns
-		head, err := all.Wait(t.Context(), "a")
+		_, head, err := all.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error, 1)
 		go func() {
-			done, err := all.Wait(ctx, "a")
+			_, done, err := all.Wait(ctx, "a")
 			if err == nil {
 				done()
 			}
@@ -102,10 +102,66 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 		go cancel()
 		head()
 		<-result
-		done, err := all.Wait(t.Context(), "a")
+		_, done, err := all.Wait(t.Context(), "a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		done()
 	}
+}
+
+func TestAWakeIsForWhoeverHasTheTurnAndIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all turns.Turns
+		all.Wake("a") // nobody waits: nothing happens
+		woken, head, err := all.Wait(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-woken:
+			t.Error("woken by a release before it came")
+		default:
+		}
+		next := make(chan (<-chan struct{}), 1)
+		go func() {
+			woken, done, err := all.Wait(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+			}
+			next <- woken
+			<-woken
+			done()
+		}()
+		synctest.Wait()
+		all.Wake("b") // another lock
+		select {
+		case <-woken:
+			t.Error("woken by the release of another lock")
+		default:
+		}
+		for range 3 { // while the head is asking, say
+			all.Wake("a")
+		}
+		<-woken
+		select {
+		case <-woken:
+			t.Error("several releases, and it is told so more than once")
+		default:
+		}
+		head()
+		select {
+		case <-<-next:
+			t.Error("the one behind was woken as well")
+		default:
+		}
+		if all.Empty() {
+			t.Error("empty, and somebody has the turn")
+		}
+		all.Wake("a")
+		synctest.Wait()
+		if !all.Empty() {
+			t.Error("not empty when all have left")
+		}
+	})
 }
