@@ -168,15 +168,20 @@ COMMENT ON FUNCTION fencing.presented(text) IS
 -- every row. A single expression, so that the planner inlines it; the common token forms are decided
 -- here, everything else by the function above. RETURN, not a string: its names are resolved now, so that
 -- a writer needs no USAGE on the schema for it.
+--
+-- fencing.checked is the token once more, put there by whoever has seen that it is a number: to compare
+-- the two costs a third of looking at the digits. It means nothing unless it equals the token.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.presented() RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
-RETURN CASE
-    WHEN pg_catalog.current_setting('fencing.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
-        THEN pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8
-    WHEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true)) OPERATOR(pg_catalog.=) ''
-        THEN NULL
-    ELSE fencing.presented(NULL::pg_catalog.text)
+RETURN CASE pg_catalog.current_setting('fencing.token', true)
+    WHEN '' THEN NULL
+    WHEN pg_catalog.current_setting('fencing.checked', true) THEN pg_catalog.current_setting('fencing.checked', true)::pg_catalog.int8
+    ELSE CASE
+        WHEN pg_catalog.current_setting('fencing.token', true) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
+            THEN pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8
+        WHEN pg_catalog.current_setting('fencing.token', true) IS NOT NULL
+            THEN fencing.presented(NULL::pg_catalog.text) END
 END;
 -- +goose StatementEnd
 
@@ -195,7 +200,8 @@ BEGIN
                   DETAIL = pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object('presented', token))::pg_catalog.text,
                   HINT = 'A token is a whole number from 1 to 9223372036854775807: present the one that came with the lock.';
     END IF;
-    PERFORM pg_catalog.set_config('fencing.token', token::pg_catalog.text, true);
+    PERFORM pg_catalog.set_config('fencing.token', token::pg_catalog.text, true),
+            pg_catalog.set_config('fencing.checked', token::pg_catalog.text, true);
     RETURN token;
 END
 $$;
@@ -263,39 +269,43 @@ COMMENT ON FUNCTION fencing.limit_transaction(bigint, bigint) IS
 
 -- Per-transaction memory ------------------------------------------------------------------------
 
--- A named fence is checked once per transaction: from then on the transaction holds FOR SHARE on it,
--- so that it cannot be raised before the transaction ends, and the answer cannot change. The memory
--- is a small direct-mapped cache in transaction-local settings: they vanish at the end of the
--- transaction and with a savepoint that is rolled back, exactly as the row lock does. An entry
+-- A named fence is checked once per transaction: from then on the transaction keeps claims of it
+-- waiting (fencing.check_fence), so that it cannot be raised before the transaction ends, and the answer
+-- cannot change. The memory is a small direct-mapped cache in transaction-local settings: they vanish at
+-- the end of the transaction and with a savepoint that is rolled back, exactly as the lock does. An entry
 -- repeats the settings it was checked under, so presenting another token is checked afresh. Its size
 -- is bounded, so a bulk write over many fences costs no more per row than one over few.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.accepted(fence text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN pg_catalog.current_setting(
-           pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63), true)
+           pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023), true)
        OPERATOR(pg_catalog.=)
        pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
                          pg_catalog.current_setting('fencing.tokens', true), ' ', fence);
 -- +goose StatementEnd
 
 COMMENT ON FUNCTION fencing.accepted(text) IS
-    'Whether this transaction''s token has been checked against a named fence already (it holds the fence FOR SHARE until it ends).';
+    'Whether this transaction''s token has been checked against a named fence already (claims of the fence wait for it until it ends).';
 
--- Remembers that what is presented now was accepted by a fence, or forgets it.
+-- Remembers that what is presented now was accepted by a fence, or forgets it. A single expression, which is inlined.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.set_accepted(fence text, accepted boolean) RETURNS void
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    PERFORM pg_catalog.set_config(
-        pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 63),
-        CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
-                                                  pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
-             ELSE '' END,
-        true);
-END
-$$;
+CREATE FUNCTION fencing.set_accepted(fence text, accepted boolean) RETURNS text
+LANGUAGE sql
+RETURN pg_catalog.set_config(
+           pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023),
+           CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                                                     pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+                ELSE '' END,
+           true);
+-- +goose StatementEnd
+
+-- The key of the advisory lock that stands for a named fence. 64 bits: two fences that shared one would
+-- only wait for each other, and so would an application's own lock with that number.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.fence_lock(fence text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN pg_catalog.hashtextextended(fence, 7094703062094545218);
 -- +goose StatementEnd
 
 -- True the first time a mark is made in this transaction; keeps logs to one row per transaction.
@@ -356,7 +366,7 @@ COMMENT ON FUNCTION fencing.version() IS 'The version of the SQL layer in this d
 -- Privileges: presenting is everybody's; the rest is granted role by role (fencectl grant).
 REVOKE ALL ON FUNCTION
     fencing.make_token(integer, bigint), fencing.token_epoch(bigint), fencing.token_counter(bigint), fencing.token_text(bigint),
-    fencing.parse_token(text), fencing.presented_text(text), fencing.set_accepted(text, boolean), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
+    fencing.parse_token(text), fencing.presented_text(text), fencing.set_accepted(text, boolean), fencing.fence_lock(text), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
     fencing.accepted(text), fencing.version()
 FROM PUBLIC;
@@ -368,7 +378,7 @@ TO PUBLIC;
 
 -- +goose Down
 DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
-              fencing.set_accepted(text, boolean), fencing.accepted(text),
+              fencing.fence_lock(text), fencing.set_accepted(text, boolean), fencing.accepted(text),
               fencing.limit_transaction(bigint, bigint), fencing.present(bigint, text), fencing.present(bigint),
               fencing.presented(), fencing.presented(text), fencing.presented_text(text), fencing.parse_token(text),
               fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),

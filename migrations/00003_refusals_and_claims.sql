@@ -243,8 +243,9 @@ $$;
 -- moment this transaction has committed, nothing older can commit a write under the fence, and all
 -- that older tokens have committed is visible to whoever starts reading.
 --
--- Locks: FOR NO KEY UPDATE on the fence's row, until the end of the transaction. It waits for every
--- older writer in flight (they hold the row FOR SHARE), so it belongs in a transaction of its own.
+-- Locks, until the end of the transaction: the fence's advisory lock, then FOR NO KEY UPDATE on its row.
+-- The one waits for every older writer in flight that holds the lock shared, the other for those that
+-- hold the row FOR SHARE (fencing.check_fence says who holds which): so it belongs in a transaction of its own.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.claim(fence text, token bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -271,10 +272,11 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
+    PERFORM pg_advisory_xact_lock(fencing.fence_lock(fence));
     LOOP
         SELECT f.token INTO previous FROM fencing.fence f WHERE f.name = claim.fence FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
-        -- Two first claims race here: one inserts, the other waits for it and reads again.
+        -- In a REPEATABLE READ transaction a first claim may be there that is not seen yet.
         INSERT INTO fencing.fence AS f (name, token, claimed_at, claimed_by)
         VALUES (claim.fence, claim.token, clock_timestamp(), fencing.acting_role())
             ON CONFLICT (name) DO NOTHING;
@@ -338,6 +340,7 @@ BEGIN
         RAISE EXCEPTION 'a fence cannot be lowered to %', COALESCE(token::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Name the last token that was right, or 0.';
     END IF;
+    PERFORM pg_advisory_xact_lock(fencing.fence_lock(fence));
     SELECT f.token INTO previous FROM fencing.fence f WHERE f.name = lower_fence.fence FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no fence "%"', fence

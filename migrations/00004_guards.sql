@@ -25,14 +25,26 @@ $$;
 
 -- Row fences ------------------------------------------------------------------------------------
 
--- Stamps a row whose statement left the column alone with the presented token. Its trigger's WHEN
--- has established that the token is greater than the stored one.
+-- Stamps a row whose statement left the column alone with the presented token, where that is greater;
+-- everything else is left to the update guard, which fires after this one. Called for each such row, it does no
+-- more than it must, and names nothing outside pg_catalog: it runs as the writer, who may have no USAGE on
+-- this schema. The first row of a token that was set by hand (SET LOCAL, PGOPTIONS) notes that it is a number.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.stamp_row() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    token CONSTANT text := pg_catalog.current_setting('fencing.token', true);
 BEGIN
-    NEW.last_fencing_token := pg_catalog.current_setting('fencing.token', true)::pg_catalog.int8;
+    IF (token OPERATOR(pg_catalog.=) pg_catalog.current_setting('fencing.checked', true)) IS NOT TRUE THEN
+        IF (token OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$') IS NOT TRUE THEN
+            RETURN NEW;
+        END IF;
+        PERFORM pg_catalog.set_config('fencing.checked', token, true);
+    ELSIF token OPERATOR(pg_catalog.=) '' THEN
+        RETURN NEW;
+    END IF;
+    NEW.last_fencing_token := GREATEST(NEW.last_fencing_token, token::pg_catalog.int8);
     RETURN NEW;
 END
 $$;
@@ -137,12 +149,20 @@ $$;
 
 -- Checks what is presented against one named fence; kind is NULL when it is accepted.
 --
--- Locks: FOR SHARE on the fence's row, until the end of the transaction: a claim waits for it, so no
--- newer holder can start while this write is in flight. FOR KEY SHARE, a plain read or an advisory
--- lock would not do: the first does not conflict with a claim, the others pass on an old snapshot.
--- The fence is never raised here: two writers that both upgraded their share would deadlock.
+-- Locks, until the end of the transaction, so that a claim waits and no newer holder can start while this write
+-- is in flight. The fence is never raised here: two writers that both upgraded their lock would deadlock.
+--
+-- For a table's one fence, under READ COMMITTED, that is the fence's advisory lock, shared. It is taken first and the
+-- fence read by a statement of its own after it, which sees every claim that has committed: whoever claims holds
+-- the lock alone until then. Many writers of one holder share it at no cost, where each would add itself
+-- to the list of a row's lockers, and write that list anew.
+--
+-- Under REPEATABLE READ and SERIALIZABLE every statement reads the snapshot of the first, however long it waited for the
+-- lock: it is FOR SHARE on the fence's row there, which fails (40001) when the row has changed since. FOR KEY SHARE would
+-- not do, it does not conflict with a claim. FOR SHARE too where each row has its fence: there may be
+-- any number of them in a transaction, and room for advisory locks is limited.
 -- +goose StatementBegin
-CREATE FUNCTION fencing.check_fence(fence text, OUT kind text, OUT presented bigint, OUT stored bigint)
+CREATE FUNCTION fencing.check_fence(fence text, one_of_many boolean, OUT kind text, OUT presented bigint, OUT stored bigint)
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -153,7 +173,7 @@ BEGIN
     IF fencing.accepted(fence) THEN
         RETURN;
     END IF;
-    presented := fencing.presented(fence);
+    presented := CASE WHEN current_setting('fencing.tokens', true) <> '' THEN fencing.presented(fence) ELSE fencing.presented() END;
     IF presented IS NULL THEN
         kind := 'unfenced';
         RETURN;
@@ -161,7 +181,12 @@ BEGIN
         kind := 'invalid';
         RETURN;
     END IF;
-    SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence FOR SHARE;
+    IF NOT one_of_many AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        PERFORM pg_advisory_xact_lock_shared(fencing.fence_lock(fence));
+        SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence;
+    ELSE
+        SELECT f.token INTO stored FROM fencing.fence f WHERE f.name = check_fence.fence FOR SHARE;
+    END IF;
     IF presented = stored THEN
         PERFORM fencing.set_accepted(fence, true);
     ELSE
@@ -171,15 +196,16 @@ END
 $$;
 -- +goose StatementEnd
 
--- A query for the fence a row of a table ($1) belongs to: the template with its {columns} filled in, by
--- their types' output functions (a cast to text could be a user's own, and would run as this schema's
+-- A query for the fences that two images of a row of a table ($1 and $2) belong to: the template with its {columns}
+-- filled in, by their types' output functions (a cast to text could be a user's own, and would run as this schema's
 -- owner); NULL when a column is, or is there no longer under its name.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.fence_query(target oid, template text) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    expression text := 'SELECT ';
+    first      text := '';
+    second     text := '';
     rest       text := template;
     opening    integer;
     closing    integer;
@@ -188,15 +214,15 @@ BEGIN
     LOOP
         opening := strpos(rest, '{');
         IF opening = 0 THEN
-            RETURN expression || quote_literal(rest);
+            RETURN format('SELECT %s%L, %s%L', first, rest, second, rest);
         END IF;
         closing := strpos(rest, '}');
         col := substr(rest, opening + 1, closing - opening - 1);
         IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = target AND a.attname = col AND NOT a.attisdropped) THEN
-            RETURN 'SELECT NULL';
+            RETURN 'SELECT NULL, NULL';
         END IF;
-        expression := expression || format('%L || CASE WHEN ($1).%2$I IS NOT NULL THEN concat(($1).%2$I) END || ',
-                                           substr(rest, 1, opening - 1), col);
+        first := first || format('%L || CASE WHEN ($1).%2$I IS NOT NULL THEN concat(($1).%2$I) END || ', substr(rest, 1, opening - 1), col);
+        second := second || format('%L || CASE WHEN ($2).%2$I IS NOT NULL THEN concat(($2).%2$I) END || ', substr(rest, 1, opening - 1), col);
         rest := substr(rest, closing + 1);
     END LOOP;
 END
@@ -209,8 +235,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    template CONSTANT text    := TG_ARGV[0];
-    per_row  CONSTANT boolean := strpos(TG_ARGV[0], '{') > 0;
+    per_row   boolean;
     tolerance text;
     fences    text[];
     fence     text;
@@ -218,34 +243,46 @@ DECLARE
     checked   record;
     key       jsonb;
 BEGIN
-    IF per_row AND TG_LEVEL = 'STATEMENT' THEN
-        -- TRUNCATE of a table whose rows have a fence each: no one token could answer for all.
-        tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
-        IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, 'truncate') THEN
-            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', template, NULL, NULL, NULL);
+    IF strpos(TG_ARGV[0], '{') = 0 THEN
+        IF fencing.accepted(TG_ARGV[0]) THEN
+            RETURN NULL;
         END IF;
-        RETURN NULL;
-    END IF;
-
-    IF NOT per_row THEN
-        fences := ARRAY[template];
-    ELSIF TG_OP = 'INSERT' THEN
-        EXECUTE fencing.fence_query(TG_RELID, template) INTO fence USING NEW;
-        fences := ARRAY[fence];
-    ELSE
-        EXECUTE fencing.fence_query(TG_RELID, template) INTO former USING OLD;
-        fences := ARRAY[former];
-        IF TG_OP = 'UPDATE' THEN
-            -- A row that moves from one fence to another needs both.
-            EXECUTE fencing.fence_query(TG_RELID, template) INTO fence USING NEW;
-            IF fence IS DISTINCT FROM former THEN
-                fences := fences || fence;
+        -- The plain case in as few steps as can be, for it is all that a small transaction pays: check_fence does the
+        -- same, and says what is wrong. (The lock is a condition of the IF because a statement of its own costs more.)
+        IF current_setting('fencing.token', true) <> '' AND COALESCE(current_setting('fencing.tokens', true), '') = ''
+           AND current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+           AND pg_advisory_xact_lock_shared(fencing.fence_lock(TG_ARGV[0])) IS NOT NULL
+        THEN
+            PERFORM fencing.set_accepted(f.name, true)
+               FROM fencing.fence f WHERE f.name = TG_ARGV[0] AND f.token = fencing.presented();
+            IF FOUND THEN
+                RETURN NULL;
             END IF;
         END IF;
+        per_row := false;
+        fences := ARRAY[TG_ARGV[0]];
+    ELSIF TG_OP = 'TRUNCATE' THEN
+        -- Of a table whose rows have a fence each: no one token could answer for all.
+        tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
+        IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, 'truncate') THEN
+            PERFORM fencing.violated(TG_RELID, tolerance, 'truncate', TG_ARGV[0], NULL, NULL, NULL);
+        END IF;
+        RETURN NULL;
+    ELSE
+        IF TG_OP = 'INSERT' THEN
+            EXECUTE fencing.fence_query(TG_RELID, TG_ARGV[0]) INTO former, fence USING NEW, NEW;
+        ELSIF TG_OP = 'DELETE' THEN
+            EXECUTE fencing.fence_query(TG_RELID, TG_ARGV[0]) INTO former, fence USING OLD, OLD;
+        ELSE
+            EXECUTE fencing.fence_query(TG_RELID, TG_ARGV[0]) INTO former, fence USING OLD, NEW;
+        END IF;
+        per_row := true;
+        -- A row that moves from one fence to another needs both.
+        fences := CASE WHEN fence IS NOT DISTINCT FROM former THEN ARRAY[fence] ELSE ARRAY[former, fence] END;
     END IF;
 
     FOREACH fence IN ARRAY fences LOOP
-        checked := fencing.check_fence(fence);
+        checked := fencing.check_fence(fence, per_row);
         IF checked.kind IS NOT NULL THEN
             tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
             IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, checked.kind) THEN
@@ -254,7 +291,7 @@ BEGIN
                 ELSIF TG_LEVEL = 'ROW' THEN
                     EXECUTE fencing.key_query(TG_RELID) INTO key USING OLD;
                 END IF;
-                PERFORM fencing.violated(TG_RELID, tolerance, checked.kind, COALESCE(fence, template), key,
+                PERFORM fencing.violated(TG_RELID, tolerance, checked.kind, COALESCE(fence, TG_ARGV[0]), key,
                                          checked.presented, checked.stored);
             END IF;
         END IF;
@@ -292,7 +329,7 @@ BEGIN
     IF COALESCE(fence, '') = '' OR (token > 0) IS NOT TRUE THEN
         PERFORM fencing.present(token, fence); -- refuses both, also where they were presented by hand
     END IF;
-    checked := fencing.check_fence(fence);
+    checked := fencing.check_fence(fence, true);
     IF checked.kind = 'stale' THEN
         RAISE EXCEPTION 'stale fencing token %: fence "%" is claimed by %',
                         fencing.token_text(token), fence, fencing.token_text(checked.stored)
@@ -318,9 +355,9 @@ COMMENT ON FUNCTION fencing.hold(text, bigint) IS
 
 REVOKE ALL ON FUNCTION
     fencing.guard_option(text, text[]), fencing.stamp_row(), fencing.mark_move(), fencing.guard_row(),
-    fencing.check_fence(text), fencing.fence_query(oid, text), fencing.guard_named(), fencing.hold(text, bigint)
+    fencing.check_fence(text, boolean), fencing.fence_query(oid, text), fencing.guard_named(), fencing.hold(text, bigint)
 FROM PUBLIC;
 
 -- +goose Down
-DROP FUNCTION fencing.hold(text, bigint), fencing.guard_named(), fencing.fence_query(oid, text), fencing.check_fence(text),
+DROP FUNCTION fencing.hold(text, bigint), fencing.guard_named(), fencing.fence_query(oid, text), fencing.check_fence(text, boolean),
               fencing.guard_row(), fencing.mark_move(), fencing.stamp_row(), fencing.guard_option(text, text[]);

@@ -175,7 +175,7 @@ BEGIN
         RETURN NEXT;
 
         name := 'zzz_fencing_stamp';
-        definition := format('CREATE TRIGGER zzz_fencing_stamp BEFORE UPDATE ON %s FOR EACH ROW WHEN (((new.last_fencing_token = old.last_fencing_token) AND (fencing.presented() > old.last_fencing_token))) EXECUTE FUNCTION fencing.stamp_row()',
+        definition := format('CREATE TRIGGER zzz_fencing_stamp BEFORE UPDATE ON %s FOR EACH ROW WHEN ((new.last_fencing_token = old.last_fencing_token)) EXECUTE FUNCTION fencing.stamp_row()',
                              member.label);
         RETURN NEXT;
 

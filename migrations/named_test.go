@@ -126,6 +126,61 @@ func TestOneTransactionMayHoldSeveralFences(t *testing.T) {
 	}
 }
 
+// Under READ COMMITTED the writers of a table's one fence share an advisory lock, in which nobody is overtaken: a stream of writers
+// cannot keep a claim waiting for ever. Above it, where only a row lock notices that the fence has been raised, they lock its row.
+func TestAWaitingClaimIsNotOvertakenByLaterWriters(t *testing.T) {
+	t.Parallel()
+	const write = "UPDATE public.jobs SET state = 'written' WHERE id = $1"
+	for _, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(isolation), func(t *testing.T) {
+			t.Parallel()
+			pool := fencedJobs(t, "fence => 'nightly'")
+			pgtest.Exec(t, pool, "SELECT fencing.claim('nightly', 33)")
+			begin := func() (*pgx.Conn, pgx.Tx) {
+				conn := pgtest.Conn(t, pool)
+				tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: isolation})
+				if err != nil {
+					t.Fatal(err)
+				}
+				pgtest.Exec(t, tx, "SELECT fencing.present(33)")
+				return conn, tx
+			}
+			_, first := begin()
+			later, second := begin()
+			pgtest.Exec(t, first, write, 1)
+			locked := pgtest.Value[bool](t, first, "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND pid = pg_catalog.pg_backend_pid() AND mode = 'ShareLock')")
+			if want := isolation == pgx.ReadCommitted; locked != want {
+				t.Errorf("the writer holds the advisory lock: %v, want %v", locked, want)
+			}
+			claim := pgtest.Go(t, pgtest.Conn(t, pool), "SELECT fencing.claim('nightly', 34)").Blocked()
+
+			if isolation != pgx.ReadCommitted {
+				// They may overtake: the claim waits for the row, and more share it.
+				pgtest.Exec(t, second, write, 2)
+				if err := second.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := first.Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := claim.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			overtaking := pgtest.Go(t, later, write, 2).Blocked()
+			if err := first.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := claim.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			ends(t, overtaking.Wait(), stale)
+			finds(t, pool, "new", "SELECT state FROM public.jobs WHERE id = 2")
+		})
+	}
+}
+
 func TestARowThatMovesBetweenFencesNeedsBoth(t *testing.T) {
 	t.Parallel()
 	atEachLevel(t, func(t *testing.T, level string) {

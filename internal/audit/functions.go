@@ -31,12 +31,17 @@ func (f function) same(other function) bool {
 // parsed has the bodies that are written as RETURN, which PostgreSQL keeps parsed, as it prints them: on every version alike.
 // Every audit of a fresh installation, in the tests, compares them.
 var parsed = map[string]string{
-	"accepted": "RETURN (current_setting(concat('fencing.accepted_', (hashtext(fence) & 63)), true) = concat(current_setting('fencing.token'::text, true), ' ', " +
+	"accepted": "RETURN (current_setting(concat('fencing.accepted_', (hashtext(fence) & 1023)), true) = concat(current_setting('fencing.token'::text, true), ' ', " +
 		"current_setting('fencing.tokens'::text, true), ' ', fence))",
 	"acting_role": "RETURN COALESCE(NULLIF(current_setting('role'::text, true), 'none'::text), (SESSION_USER)::text)",
 	"make_token":  "RETURN (((epoch)::bigint << 48) | counter)",
-	"presented": "RETURN CASE WHEN (current_setting('fencing.token'::text, true) ~ '^[1-9][0-9]{0,17}$'::text) THEN (current_setting('fencing.token'::text, true))::bigint " +
-		"WHEN (concat(current_setting('fencing.token'::text, true)) = ''::text) THEN NULL::bigint ELSE fencing.presented(NULL::text) END",
+	"fence_lock":  "RETURN hashtextextended(fence, '7094703062094545218'::bigint)",
+	"presented": "RETURN CASE current_setting('fencing.token'::text, true) WHEN ''::text THEN NULL::bigint " +
+		"WHEN current_setting('fencing.checked'::text, true) THEN (current_setting('fencing.checked'::text, true))::bigint " +
+		"ELSE CASE WHEN (current_setting('fencing.token'::text, true) ~ '^[1-9][0-9]{0,17}$'::text) THEN (current_setting('fencing.token'::text, true))::bigint " +
+		"WHEN (current_setting('fencing.token'::text, true) IS NOT NULL) THEN fencing.presented(NULL::text) ELSE NULL::bigint END END",
+	"set_accepted": "RETURN set_config(concat('fencing.accepted_', (hashtext(fence) & 1023)), CASE WHEN accepted THEN concat(current_setting('fencing.token'::text, true), ' ', " +
+		"current_setting('fencing.tokens'::text, true), ' ', fence) ELSE ''::text END, true)",
 	"token_counter": "RETURN (token & '281474976710655'::bigint)",
 	"token_epoch":   "RETURN ((token >> 48))::integer",
 	"version":       "RETURN '0.1.0'::text",

@@ -185,7 +185,7 @@ expected AS (
           WHERE f.kind = 'row' AND NOT m.part
          UNION ALL
          SELECT 'zzz_fencing_stamp', 'BEFORE UPDATE',
-                'ROW WHEN (((new.last_fencing_token = old.last_fencing_token) AND (fencing.presented() > old.last_fencing_token))) ', 'stamp_row', false
+                'ROW WHEN ((new.last_fencing_token = old.last_fencing_token)) ', 'stamp_row', false
           WHERE f.kind = 'row' AND NOT m.part
          UNION ALL
          SELECT 'zzz_fencing_update', 'BEFORE UPDATE',
