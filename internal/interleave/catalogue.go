@@ -345,6 +345,16 @@ var families = []family{
 		write item 3
 		write item 1
 		commit`}, true},
+	{"template-and-constant", []string{"template-and-constant"}, []string{`old
+		begin {level}; present 33
+		write ledger 1
+		write item 1
+		commit`, `new
+		claim grp/1 34
+		begin {level}; present 34
+		read item 1
+		write ledger 1
+		commit`}, false},
 	{"template-two-claims", templateFences[:1], []string{`old
 		begin {level}; present 33 for grp/1; present 43 for grp/2
 		write item 3

@@ -266,9 +266,9 @@ func (c *checker) buildRows() {
 			c.report("history", "%s: the row was there: %t", w, last.exists)
 		}
 		if last.exists {
-			w.fences = append(w.fences, c.fixture.fenceOf(last.group))
+			w.fences = append(w.fences, c.fixture.fenceOf(w.row.table, last.group))
 		}
-		if fence := c.fixture.fenceOf(next.group); next.exists && !slices.Contains(w.fences, fence) {
+		if fence := c.fixture.fenceOf(w.row.table, next.group); next.exists && !slices.Contains(w.fences, fence) {
 			w.fences = append(w.fences, fence)
 		}
 		if next.stored = last.stored; w.inserts {
@@ -549,9 +549,9 @@ func (c *checker) refusesNamed(r *refusal, fence string) bool {
 
 // fencesEver are the fences that a row may belong to at some time.
 func (c *checker) fencesEver(r *refusal) []string {
-	fences := []string{c.fixture.fenceOf(r.action.Group)}
+	fences := []string{c.fixture.fenceOf(r.action.Table, r.action.Group)}
 	for _, v := range c.versions[rowID{r.action.Table, r.action.Key}] {
-		fences = append(fences, c.fixture.fenceOf(v.group))
+		fences = append(fences, c.fixture.fenceOf(r.action.Table, v.group))
 	}
 	return fences
 }

@@ -14,6 +14,7 @@ import (
 type Fixture struct {
 	Name           string
 	Fence          string // the named fence or template; "" for row fences
+	Ledger         string // the fence of the table ledger, where it is another than Fence
 	Strict         bool   // row fences take each token once
 	RequireInserts bool   // row fences with inserts => 'require'
 	Partitioned    bool   // by grp, one partition for each group
@@ -44,6 +45,8 @@ var fixtures = []*Fixture{
 	{Name: "named-partitioned", Fence: "nightly", Partitioned: true, Claimed: oneFence},
 	{Name: "template", Fence: "grp/{grp}", Claimed: twoFences},
 	{Name: "template-unclaimed", Fence: "grp/{grp}"},
+	// One fence, which one table names as its own and the other's rows by template.
+	{Name: "template-and-constant", Fence: "grp/{grp}", Ledger: "grp/1", Claimed: twoFences},
 	{Name: "template-partitioned", Fence: "grp/{grp}", Partitioned: true, Claimed: twoFences},
 }
 
@@ -60,9 +63,17 @@ func fixtureNamed(name string) *Fixture {
 // named tells a named fence from row fences.
 func (f *Fixture) named() bool { return f.Fence != "" }
 
-// fenceOf is the named fence that a row of a group belongs to.
-func (f *Fixture) fenceOf(group int) string {
-	return strings.ReplaceAll(f.Fence, "{grp}", strconv.Itoa(group))
+// fenceOf is the named fence that a table's row of a group belongs to.
+func (f *Fixture) fenceOf(table string, group int) string {
+	return strings.ReplaceAll(f.template(table), "{grp}", strconv.Itoa(group))
+}
+
+// template is the fence of a table as it is given to fencing.protect.
+func (f *Fixture) template(table string) string {
+	if table == "ledger" && f.Ledger != "" {
+		return f.Ledger
+	}
+	return f.Fence
 }
 
 // rowID is a row's place, wherever partitions and deletes take it.
@@ -97,16 +108,16 @@ func (f *Fixture) createSQL(d *Design) string {
 				fmt.Fprintf(&b, "CREATE TABLE %s_%d PARTITION OF %s FOR VALUES IN (%d);\n", table, group, table, group)
 			}
 		}
-		fmt.Fprintf(&b, "SELECT fencing.protect('%s', %s);\n", table, f.options())
+		fmt.Fprintf(&b, "SELECT fencing.protect('%s', %s);\n", table, f.options(table))
 	}
 	b.WriteString(d.setup)
 	return b.String()
 }
 
 // options are the arguments of fencing.protect.
-func (f *Fixture) options() string {
+func (f *Fixture) options(table string) string {
 	if f.named() {
-		return fmt.Sprintf("fence => '%s'", f.Fence)
+		return fmt.Sprintf("fence => '%s'", f.template(table))
 	}
 	options := "mode => 'reentrant'"
 	if f.Strict {
