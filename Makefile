@@ -22,6 +22,7 @@ MATRIX_PACKAGES ?= $(addsuffix /...,$(wildcard ./migrations ./fenced ./fencedtes
 
 # What `make demo`, `make bench` and `make test` need beside Go: see scripts/deps.
 DEMO_DEPS ?= postgresql
+DEMOFLAGS ?= --html bin/demo.html
 BENCH_DEPS ?= postgresql redis zookeeper
 TEST_DEPS ?= postgresql redis zookeeper pgbouncer
 
@@ -34,6 +35,7 @@ help: ## Say what there is
 .PHONY: demo
 demo: ## Show the failure scenarios live, without and with fencing
 	@scripts/deps $(DEMO_DEPS)
+	@mkdir -p bin
 	@$(GO) run ./cmd/fencectl demo $(DEMOFLAGS)
 
 # How long, and from which seed if not a random one: make torture DURATION=10m TORTUREFLAGS='--seed 7'.

@@ -331,7 +331,8 @@ func (n *narration) Round(protected bool, label string) {
 	if protected {
 		which = "WITH"
 	}
-	fmt.Fprintf(n.stdout, "\n%s%s\n", textIndent, n.in(which+": "+label, text.Bold))
+	fmt.Fprintln(n.stdout)
+	n.wrapped(textIndent+n.in(which+":", text.Bold)+" ", textIndent+strings.Repeat(" ", len(which+": ")), label)
 }
 
 func (n *narration) Event(e demo.Event) {
@@ -362,11 +363,11 @@ func (n *narration) Event(e demo.Event) {
 }
 
 func (n *narration) Ended(r demo.Round) {
-	answer := n.in("Intact: ", text.FgGreen, text.Bold)
+	answer, colour := "Intact: ", text.FgGreen
 	if r.Damaged {
-		answer = n.in("Damaged: ", text.FgRed, text.Bold)
+		answer, colour = "Damaged: ", text.FgRed
 	}
-	n.wrapped(textIndent+"=> "+answer, textIndent+"   ", r.Verdict)
+	n.wrapped(textIndent+"=> "+n.in(answer, colour, text.Bold), textIndent+strings.Repeat(" ", len("=> "+answer)), r.Verdict)
 }
 
 func (n *narration) Concluded(r *demo.Report) {

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -64,6 +66,84 @@ func TestDemoOfOneScenarioShowsItAlone(t *testing.T) {
 	}
 	if !report.Scenarios[0].Without.Damaged || report.Scenarios[0].With.Damaged || len(report.Problems) != 0 {
 		t.Errorf("the report does not say what happened:\n%s", out)
+	}
+}
+
+func TestDemoWritesItsPageAndSaysWhere(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "demo.html")
+	if err := os.WriteFile(name, []byte("an older one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out, errs := demonstrate(t, "sleeping-owner", "token-apart", "--html", name)
+	if status != statusFine || errs != "fencectl: the timelines are in "+name+": open it in a browser\n" {
+		t.Fatalf("status %d, stderr:\n%s", status, errs)
+	}
+	if !strings.Contains(out, "DAMAGED") {
+		t.Errorf("it does not tell what happens as well:\n%s", out)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`id="sleeping-owner"`, `id="token-apart"`, "refused, SQLSTATE ZF001", "</html>"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the page has no %s", want)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 1 {
+		t.Errorf("beside it there are %v, %v", left, err)
+	}
+}
+
+func TestDemoThatFailsLeavesAnEarlierPageAsItWas(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "demo.html")
+	if err := os.WriteFile(name, []byte("an older one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, _, errs := demonstrate(t, "token-apart", "--html", name, "--redis-url", "redis://127.0.0.1:1")
+	if status != statusError || !strings.Contains(errs, "redis at 127.0.0.1:1: ") || !strings.Contains(errs, "leave out --redis-url") {
+		t.Errorf("status %d, stderr: %s", status, errs)
+	}
+	if text, err := os.ReadFile(name); err != nil || string(text) != "an older one" {
+		t.Errorf("the page is %.40q, %v", text, err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 1 {
+		t.Errorf("beside it there are %v, %v", left, err)
+	}
+}
+
+func TestDemoRefusesWhatItCannotDoBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for want, args := range map[string][]string{
+		"--html: " + dir + " is a directory":                           {"--html", dir},
+		"--html: there is no directory " + dir + "/none":               {"--html", dir + "/none/demo.html"},
+		"--list runs nothing: it takes no scenario and no --html":      {"--list", "--html", dir + "/demo.html"},
+		"--redis-url is no URL such as redis://host:6379/0":            {"token-apart", "--redis-url", "not a URL: hunter2"},
+		"unknown flag: --etcd-endpoint; did you mean --etcd-endpoints": {"--etcd-endpoint", "127.0.0.1:2379"},
+	} {
+		status, out, errs := demonstrate(t, args...)
+		if status != statusError || !strings.Contains(errs, want) || out != "" || strings.Contains(errs, "hunter2") {
+			t.Errorf("%q: status %d, stdout %.60q, stderr %q; want %q", args, status, out, errs, want)
+		}
+	}
+}
+
+func TestDemoSaysWhyItCannotUseTheDatabase(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.NewEmpty(t)
+	role := pgtest.Role(t, pool)
+	for want, dsn := range map[string]string{
+		"127.0.0.1:1":              "postgres://nobody@127.0.0.1:1/none?connect_timeout=2",
+		"use a role with CREATEDB": role.DSN,
+	} {
+		var out, errs bytes.Buffer
+		status := run(t.Context(), []string{"demo", "sleeping-owner", "--dsn", dsn}, strings.NewReader(""), &out, &errs, func(string) string { return "" })
+		if status != statusError || !strings.Contains(errs.String(), want) {
+			t.Errorf("status %d, stderr %q; want %q", status, errs.String(), want)
+		}
 	}
 }
 

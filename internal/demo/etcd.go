@@ -53,7 +53,7 @@ func (p *place) openEtcd(ctx context.Context, endpoints []string, id string) err
 	})
 	if err != nil {
 		client.Close()
-		return fmt.Errorf("etcd at %s: %w", where, err)
+		return unreachable(ctx, "etcd at "+where, err, "--etcd-endpoints")
 	}
 	p.later(func(ctx context.Context) error {
 		defer client.Close()

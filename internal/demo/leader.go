@@ -13,8 +13,8 @@ import (
 	"github.com/fencectl/fencectl/fenced"
 )
 
-// leaderLease is the time limit of a leadership. etcd counts whole seconds, and has a minimum: one here, two as shipped.
-const leaderLease = time.Second
+// leaderLease is the time limit of a leadership. etcd counts whole seconds, and has a minimum, which is this as it is shipped.
+const leaderLease = 2 * time.Second
 
 // leaderRevision is about which of etcd's many growing numbers is a token. The election is etcd's own, package concurrency.
 func leaderRevision() Scenario {

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/fencectl/fencectl/internal/connect"
 	"github.com/fencectl/fencectl/internal/redisserver"
 )
 
@@ -62,7 +63,7 @@ func (p *place) openRedis(ctx context.Context, address, id string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("redis at %s: %w", r.options.Addr, err)
+		return unreachable(ctx, "redis at "+r.options.Addr, err, "--redis-url")
 	}
 	if r.what == "" {
 		version := "Redis"
@@ -155,6 +156,17 @@ func (r *redisPlace) deleteKeys(ctx context.Context) error {
 
 // answerWithin is how long a given service has to answer at all.
 const answerWithin = 10 * time.Second
+
+// unreachable is what a service did that was given, in words of its own: it is not the database.
+func unreachable(ctx context.Context, what string, err error, flag string) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return &connect.Error{
+		Kind: connect.Unreachable, Message: fmt.Sprintf("%s: %v", what, err),
+		Next: fmt.Sprintf("start it, or leave out %s: the demo then uses one of its own", flag),
+	}
+}
 
 func answers(ctx context.Context, request func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, answerWithin)
