@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -327,16 +326,4 @@ func (s *stage) restoreEtcd(ctx context.Context, age time.Duration) (note string
 			return "", err
 		}
 	}
-}
-
-// Self is the command that starts this program as a part, for a program that calls [Part] when its first arguments are those given.
-func Self(arguments ...string) ([]string, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := exec.LookPath(program); err != nil {
-		return nil, err
-	}
-	return append([]string{program}, arguments...), nil
 }

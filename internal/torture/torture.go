@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/fencectl/fencectl/internal/torture/history"
@@ -161,4 +162,13 @@ const (
 // Part is what another process of a run does, in the role that it was started in. It returns when its input ends.
 func Part(ctx context.Context, role string, stdin io.Reader, stdout io.Writer) error {
 	return playPart(ctx, role, stdin, stdout)
+}
+
+// Self is the command that starts this program as a part, for a program that calls [Part] when its first arguments are those given.
+func Self(arguments ...string) ([]string, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{program}, arguments...), nil
 }
