@@ -34,7 +34,7 @@ import (
 	"github.com/fencectl/fencectl/tokensrc/postgres"
 )
 
-//go:generate go tool -modfile=../../tools/go.mod sqlc generate
+//go:generate go run ../../cmd/fencectl generate
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

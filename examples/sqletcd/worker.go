@@ -80,7 +80,7 @@ func (w *Worker) do(grant tokensrc.Grant, job jobdb.Job) error {
 
 	// Claim before reading. From here on no older holder can write, and all that they have written is there to be read. Without it
 	// a predecessor could still commit a page after we have looked how far the job is.
-	if err := fenced.ClaimSQL(ctx, w.DB, grant); err != nil {
+	if err := jobdb.New(w.DB).FencedProgress(grant).Claim(ctx); err != nil {
 		return err
 	}
 	done, err := jobdb.New(w.DB).PagesDone(ctx, job.ID)
@@ -100,9 +100,10 @@ func (w *Worker) do(grant tokensrc.Grant, job jobdb.Job) error {
 	return nil
 }
 
-// save runs a query as sqlc has generated it: it does not know about tokens, the transaction does.
+// save writes a page under the grant's token. The method is generated from the table and its fence (fencectl.yaml): its statement checks the
+// token by itself, on a connection of the pool, in one round trip.
 func (w *Worker) save(ctx context.Context, grant fenced.Grant, jobID int64, done int32) error {
-	return fenced.RunSQL(ctx, w.DB, grant, func(tx *sql.Tx) error {
-		return jobdb.New(tx).SaveProgress(ctx, jobdb.SaveProgressParams{JobID: jobID, Done: done, Worker: w.Name})
-	})
+	progress := jobdb.New(w.DB).FencedProgress(grant)
+	_, err := progress.Upsert(ctx, jobID, jobdb.FencedProgressUpsertValues{Done: done, Worker: w.Name})
+	return err
 }

@@ -57,10 +57,20 @@ func TestAZombieDoesNotWriteOverItsSuccessor(t *testing.T) {
 	}
 }
 
-// The control: the same without the fence.
+// The generated statement asks the fence itself: it is safe where somebody has taken the guards away.
+func TestWithoutGuardsAZombieDoesNotWriteOverItsSuccessorEither(t *testing.T) {
+	pool, db := database(t)
+	pgtest.Exec(t, pool, `SELECT fencing.unprotect('sqletcd.progress')`)
+	if worker, err := takeOver(t, pool, db); !errors.Is(err, fenced.ErrStale) || worker != "second" {
+		t.Errorf("the zombie ended with %v, and the last to write was the %s worker", err, worker)
+	}
+}
+
+// The control: the same without the fence, which neither a guard nor the statement asks.
 func TestWithoutTheFenceAZombieWritesOverItsSuccessor(t *testing.T) {
 	pool, db := database(t)
 	pgtest.Exec(t, pool, `SELECT fencing.unprotect('sqletcd.progress')`)
+	pgtest.Exec(t, pool, `CREATE OR REPLACE FUNCTION fencing.hold(fence text, token bigint) RETURNS bigint LANGUAGE sql AS 'SELECT token'`)
 	if worker, err := takeOver(t, pool, db); err != nil || worker != "first" {
 		t.Errorf("the zombie ended with %v, and the last to write was the %s worker", err, worker)
 	}
@@ -151,7 +161,7 @@ func TestAWriteThatWasForgottenIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = jobdb.New(db).SaveProgress(t.Context(), jobdb.SaveProgressParams{JobID: id, Done: 1, Worker: "nobody"})
+	_, err = db.ExecContext(t.Context(), `INSERT INTO sqletcd.progress (job_id, done, worker) VALUES ($1, 1, 'nobody')`, id)
 	if !errors.Is(err, fenced.ErrUnfenced) {
 		t.Errorf("a write without a token: %v, want ErrUnfenced", err)
 	}

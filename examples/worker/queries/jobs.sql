@@ -11,7 +11,3 @@ SELECT j.*
 
 -- name: PagesDone :one
 SELECT coalesce((SELECT done FROM worker.progress WHERE job_id = $1), 0)::integer AS done;
-
--- name: SaveProgress :exec
-INSERT INTO worker.progress (job_id, done, worker) VALUES ($1, $2, $3)
-ON CONFLICT (job_id) DO UPDATE SET done = EXCLUDED.done, worker = EXCLUDED.worker;
