@@ -87,6 +87,14 @@ WITH RECURSIVE queueing(pid) AS MATERIALIZED (
       FROM pg_catalog.pg_locks l
       JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid AND a.state = 'active'
      WHERE l.locktype = 'relation' AND l.relation = 'fencing.fence'::pg_catalog.regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+     UNION
+    SELECT l.pid
+      FROM pg_catalog.pg_locks mine
+      JOIN pg_catalog.pg_locks l ON (l.locktype, l.database, l.classid, l.objid, l.objsubid) = (mine.locktype, mine.database, mine.classid, mine.objid, mine.objsubid)
+      LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid AND a.state = 'active'
+     WHERE mine.pid = $1::integer AND mine.locktype = 'advisory' AND NOT mine.granted
+     GROUP BY l.pid
+    HAVING NOT pg_catalog.bool_or(l.granted) OR pg_catalog.bool_or(l.granted AND l.mode = 'ExclusiveLock' AND a.pid IS NOT NULL)
 ), chain(pid) AS (
     SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids($1::integer))
     UNION
@@ -114,11 +122,12 @@ type EvictFenceHoldersRow struct {
 	Terminated         bool
 }
 
-// Ends whoever keeps a claim waiting for the fence: the sessions that hold the fence's row.
+// Ends whoever keeps a claim waiting for the fence: the sessions that hold the fence, by its advisory lock or its row.
 //
-// Spared are those in line themselves, and the search goes on to whoever they wait for: a session that queues for a fence has,
-// or waits for, the heavyweight lock on a tuple of fencing.fence; a claim that has just got the row has a RowExclusiveLock on
-// fencing.fence and is running, so it is about to commit.
+// Spared are those in line themselves, and the search goes on to whoever they wait for. A session that queues for a fence waits for
+// the advisory lock and has none of it yet; or has, or waits for, the heavyweight lock on a tuple of fencing.fence. A claim that has
+// just got the fence has the advisory lock for itself, or a RowExclusiveLock on fencing.fence, and is running, so it is about to
+// commit.
 //
 // All is decided before the first session is ended (volatile functions are evaluated after the sort): ending one lets the next
 // in line go ahead, which then no longer looks like one in line. Search and end are one statement, so that a session which has

@@ -29,7 +29,12 @@ func shop(t *testing.T) *pgxpool.Pool {
 // writer is an older holder in the middle of a transaction: it has written, and holds the fence until it ends.
 func writer(t *testing.T, pool *pgxpool.Pool) (tx pgx.Tx, pid int32) {
 	t.Helper()
-	tx, err := pgtest.Conn(t, pool).Begin(t.Context())
+	return writerAt(t, pool, pgx.ReadCommitted)
+}
+
+func writerAt(t *testing.T, pool *pgxpool.Pool, isolation pgx.TxIsoLevel) (tx pgx.Tx, pid int32) {
+	t.Helper()
+	tx, err := pgtest.Conn(t, pool).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: isolation})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,27 +133,33 @@ func TestEvictionEndsEveryOlderWriterAndNobodyElse(t *testing.T) {
 	}
 }
 
-// Another claim ahead in the queue blocks this one as well, by PostgreSQL's account; but it holds nothing, and may be newer.
+// Another claim ahead in the queue blocks this one as well, by PostgreSQL's account; but it holds nothing, and may be newer. Above READ
+// COMMITTED the older writer holds the fence's row, and the claim ahead has the advisory lock that this one waits for.
 func TestEvictionSparesTheClaimsThatQueueAhead(t *testing.T) {
 	t.Parallel()
-	pool := shop(t)
-	_, older := writer(t, pool)
-	queueing := pgtest.Conn(t, pool)
-	ahead := pgtest.Go(t, queueing, "SELECT fencing.claim('jobs/nightly', 12)").Blocked()
+	for _, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run(string(isolation), func(t *testing.T) {
+			t.Parallel()
+			pool := shop(t)
+			_, older := writerAt(t, pool, isolation)
+			queueing := pgtest.Conn(t, pool)
+			ahead := pgtest.Go(t, queueing, "SELECT fencing.claim('jobs/nightly', 12)").Blocked()
 
-	// 12 is claimed once the older writer is gone; 13 is newer than that, and gets through afterwards.
-	result, err := claim.Claim(t.Context(), pool, "jobs/nightly", 13, &claim.Options{EvictAfter: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(result.Evicted) != 1 || result.Evicted[0].PID != older {
-		t.Errorf("evicted %+v, want only %d", result.Evicted, older)
-	}
-	if err := ahead.Wait(); err != nil && pgtest.SQLState(err) != fenced.SQLStateStale {
-		t.Errorf("the other claim was disturbed: %v", err)
-	}
-	if stored(t, pool) != 13 {
-		t.Errorf("stored %d", stored(t, pool))
+			// 12 is claimed once the older writer is gone; 13 is newer than that, and gets through afterwards.
+			result, err := claim.Claim(t.Context(), pool, "jobs/nightly", 13, &claim.Options{EvictAfter: time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(result.Evicted) != 1 || result.Evicted[0].PID != older {
+				t.Errorf("evicted %+v, want only %d", result.Evicted, older)
+			}
+			if err := ahead.Wait(); err != nil && pgtest.SQLState(err) != fenced.SQLStateStale {
+				t.Errorf("the other claim was disturbed: %v", err)
+			}
+			if stored(t, pool) != 13 {
+				t.Errorf("stored %d", stored(t, pool))
+			}
+		})
 	}
 }
 
