@@ -135,6 +135,7 @@ func TestTheServerAgrees(t *testing.T) {
 		"INSERT INTO app.runs (id, last_fencing_token) VALUES (1, $1)":                                                                                 false,
 		"INSERT INTO app.report (day, sold) SELECT now(), fencing.present($1)":                                                                         true,
 		`INSERT INTO app."Order Items" (id) SELECT 1 WHERE fencing.present($1) > 0`:                                                                    false,
+		`INSERT INTO app."Order Items" (id) SELECT 1 WHERE (SELECT fencing.hold('item/1', $1)) = $1`:                                                   false,
 		`INSERT INTO app."Order Items" (id) SELECT 1 WHERE $1::bigint > 0`:                                                                             true,
 		"MERGE INTO app.jobs USING app.free ON jobs.id = free.id WHEN MATCHED THEN UPDATE SET state = 'x', last_fencing_token = $1":                    false,
 		"MERGE INTO app.jobs USING app.free ON jobs.id = free.id AND $1::bigint > 0 WHEN MATCHED THEN UPDATE SET state = 'x'":                          true,

@@ -52,7 +52,7 @@ type statement struct {
 	reads    []pgtree.Node // RangeVars of FROM and USING
 	writes   []write
 	calls    []call
-	presents bool // it calls fencing.present, or sets the setting, where that is evaluated
+	presents bool // it calls fencing.present or hold, or sets the setting, where that is evaluated
 	unused   bool // it does so only in a WITH that nothing refers to, which is never run
 }
 
@@ -63,6 +63,18 @@ type call struct {
 }
 
 func (c call) is(name string) bool { return c.schema == fenced.SchemaName && c.name == name }
+
+// presented is the token that the call presents.
+func (c call) presented() (pgtree.Node, bool) {
+	args := c.node.List("args")
+	switch {
+	case c.is("present") && len(args) > 0:
+		return args[0], true
+	case c.is("hold") && len(args) > 1:
+		return args[1], true
+	}
+	return pgtree.Node{}, false
+}
 
 // analyse reads what a statement does.
 func analyse(u *unit, tree pgtree.Node, text string, start int) *statement {
@@ -175,7 +187,7 @@ func presents(n pgtree.Node) bool {
 		return false
 	}
 	words := n.Words("funcname")
-	if len(words) == 2 && words[0] == fenced.SchemaName && words[1] == "present" {
+	if len(words) == 2 && words[0] == fenced.SchemaName && (words[1] == "present" || words[1] == "hold") {
 		return true
 	}
 	args := n.List("args")

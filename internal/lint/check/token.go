@@ -99,7 +99,7 @@ func (e *expression) has(name string, schemas ...string) bool {
 
 // handedOver says whether it is a value that the program hands over, or that the transaction has presented.
 func (e *expression) handedOver() bool {
-	return len(e.columns) == 0 && (len(e.params) > 0 || e.has("present", fenced.SchemaName) || e.has("presented", fenced.SchemaName) || e.has("current_setting"))
+	return len(e.columns) == 0 && (len(e.params) > 0 || e.has("present", fenced.SchemaName) || e.has("hold", fenced.SchemaName) || e.has("presented", fenced.SchemaName) || e.has("current_setting"))
 }
 
 // tokenOwner says whose last_fencing_token a column is; nobodys when it is another column.
@@ -241,8 +241,8 @@ func (st *statement) tokenParams(w *write) []string {
 		}
 	}
 	for _, c := range st.calls {
-		if args := c.node.List("args"); c.is("present") && len(args) > 0 {
-			e := st.expressionOf(args[0])
+		if token, ok := c.presented(); ok {
+			e := st.expressionOf(token)
 			params = append(params, e.params...)
 		}
 	}
@@ -388,11 +388,11 @@ func (st *statement) badToken(w *write) bool {
 // checkPresented reports calls that present what no grant has issued.
 func (st *statement) checkPresented() {
 	for _, c := range st.calls {
-		args := c.node.List("args")
-		if !c.is("present") || len(args) == 0 {
+		token, ok := c.presented()
+		if !ok {
 			continue
 		}
-		e := st.expressionOf(args[0])
+		e := st.expressionOf(token)
 		what := ""
 		switch {
 		case e.has("next_token", fenced.SchemaName):
@@ -406,7 +406,7 @@ func (st *statement) checkPresented() {
 			what = "presents a constant, which no grant has issued"
 		}
 		if what != "" {
-			st.report(st.at(c.node), lint.TokenSource, "", "fencing.present "+what, "Present the token that came with the lock: fencing.present("+st.unit.parameter()+").")
+			st.report(st.at(c.node), lint.TokenSource, "", "fencing."+c.name+" "+what, "Present the token that came with the lock: fencing.present("+st.unit.parameter()+").")
 		}
 	}
 }

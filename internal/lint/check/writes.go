@@ -37,6 +37,8 @@ func (st *statement) checkFenced(w *write) {
 		return
 	case st.inFunction:
 		return // its transaction is the caller's
+	case u.file.Generated:
+		return // its transaction is that of the generated method
 	case u.session.presented(), u.session.bypassed:
 		return
 	}

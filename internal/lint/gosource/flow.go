@@ -22,7 +22,7 @@ var runners = []string{fencedPackage + ".Run", fencedPackage + ".RunWith", fence
 var presenters = []string{fencedPackage + ".Present", fencedPackage + ".PresentSQL"}
 
 // presentsInSQL is in a statement that does so itself.
-var presentsInSQL = regexp.MustCompile(`(?i)\bfencing\.present\s*\(`)
+var presentsInSQL = regexp.MustCompile(`(?i)\bfencing\.(present|hold)\s*\(`)
 
 // function is a function or method by its full name.
 type function string

@@ -91,7 +91,7 @@ func (s *scanner) step() {
 		}
 	case first == ':' && strings.HasPrefix(rest, "::"):
 		s.pos += len("::")
-	case first == ':' && s.psql && variable.MatchString(rest):
+	case first == ':' && s.psql && !s.sliced() && variable.MatchString(rest):
 		s.variable(variable.FindString(rest))
 	case letter(first):
 		s.word()
@@ -148,6 +148,15 @@ func (s *scanner) command(line string) {
 	}
 	s.blank(s.pos, s.pos+len(line))
 	s.pos += len(line)
+}
+
+// sliced says whether a colon is that of an array's slice, a[1:n]: nothing else stands right behind a value.
+func (s *scanner) sliced() bool {
+	if s.pos == 0 {
+		return false
+	}
+	before := rune(s.text[s.pos-1])
+	return letter(before) || unicode.IsDigit(before) || before == ')' || before == ']'
 }
 
 // variable puts something in a variable's place that the grammar takes wherever it takes the variable: a name or a string.
