@@ -598,6 +598,7 @@ DECLARE
     "column"    record;
     missing     boolean := false;
     nulls       boolean;
+    negatives   boolean;
     exclusive   boolean := false;
     broken      boolean;
 BEGIN
@@ -680,14 +681,20 @@ BEGIN
             -- EXISTS: a transaction with an old snapshot does not see a column that was added meanwhile.)
             EXECUTE format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS last_fencing_token bigint NOT NULL DEFAULT 0', label);
             EXECUTE format('COMMENT ON COLUMN %s.last_fencing_token IS %L', label, fencing.column_note());
-        ELSIF "column".nullable THEN
-            EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE last_fencing_token IS NULL)', label) INTO nulls;
-            IF nulls THEN
+        ELSIF NOT "column".ready THEN
+            EXECUTE format('SELECT bool_or(last_fencing_token IS NULL), bool_or(last_fencing_token < 0) FROM %s', label) INTO nulls, negatives;
+            IF negatives THEN
+                RAISE EXCEPTION 'column last_fencing_token of % has negative numbers', label
+                    USING ERRCODE = 'check_violation', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
+                          HINT = format('They would accept other negative numbers, which are no tokens. First: UPDATE %s SET last_fencing_token = 0 WHERE last_fencing_token < 0;', label);
+            ELSIF nulls THEN
                 RAISE EXCEPTION 'column last_fencing_token of % has NULLs', label
                     USING ERRCODE = 'not_null_violation', SCHEMA = schema_name, TABLE = table_name, COLUMN = 'last_fencing_token',
                           HINT = format('A NULL can be compared with no token. First: UPDATE %s SET last_fencing_token = 0 WHERE last_fencing_token IS NULL;', label);
             END IF;
-            EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET NOT NULL', label);
+            IF "column".nullable THEN
+                EXECUTE format('ALTER TABLE %s ALTER COLUMN last_fencing_token SET NOT NULL', label);
+            END IF;
         END IF;
         IF exclusive THEN
             -- Stamps new rows with the presented token, COPY's included, without a trigger.

@@ -131,7 +131,8 @@ func refusedByFencing(e *pgconn.PgError) bool {
 		"0A000", // feature_not_supported
 		"42804", // datatype_mismatch: the column is there, and not a bigint
 		"42P10", // invalid_column_reference: the column of a template may be NULL, or is generated
-		"23502": // not_null_violation: the column is there, and has NULLs
+		"23502", // not_null_violation: the column is there, and has NULLs
+		"23514": // check_violation: or negative numbers
 		return e.Routine == "exec_stmt_raise"
 	case "2BP01": // dependent_objects_still_exist: something of the user's is built on the fencing schema
 		return true

@@ -207,9 +207,12 @@ func TestATableInAStateThatCannotBeFencedIsARefusal(t *testing.T) {
 	pool, fencectl := shop(t)
 	pgtest.Exec(t, pool, `ALTER TABLE public.orders ADD COLUMN last_fencing_token text;
 		CREATE TABLE public.nulls (id bigint, last_fencing_token bigint, kind text);
-		INSERT INTO public.nulls VALUES (1, NULL)`)
+		INSERT INTO public.nulls VALUES (1, NULL);
+		CREATE TABLE public.negative (id bigint, last_fencing_token bigint NOT NULL);
+		INSERT INTO public.negative VALUES (1, -5)`)
 	fencectl.fails(1, []string{"public.orders is text, not a plain bigint", "rename it"}, "protect", "public.orders")
 	fencectl.fails(1, []string{"public.nulls has NULLs", "UPDATE public.nulls SET last_fencing_token = 0"}, "protect", "public.nulls")
+	fencectl.fails(1, []string{"public.negative has negative numbers", "UPDATE public.negative SET last_fencing_token = 0"}, "protect", "public.negative")
 	fencectl.fails(1, []string{"kind", "may be NULL", "SET NOT NULL"}, "protect", "public.nulls", "--fence", "kind/{kind}")
 	fencectl.fails(2, []string{"no_such", "does not have"}, "protect", "public.jobs", "--fence", "job/{no_such}")
 	fencectl.fails(2, []string{"unbalanced braces"}, "protect", "public.jobs", "--fence", "job/{id")
