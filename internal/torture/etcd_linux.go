@@ -42,6 +42,7 @@ type etcdCluster struct {
 	parts   [etcdMembers]*part
 	life    int // counts the restores
 	client  *clientv3.Client
+	clients []string // the members' addresses for clients, which stay the same: all that leader may look at while members come and go
 }
 
 // newEtcd starts the cluster. The caller closes it.
@@ -62,7 +63,7 @@ func newEtcd(ctx context.Context, s *spawner, dir string) (_ *etcdCluster, err e
 		if m.Client, err = freeAddress(); err != nil {
 			return nil, err
 		}
-		peers = append(peers, m.Name+"=http://"+m.Peer)
+		peers, c.clients = append(peers, m.Name+"=http://"+m.Peer), append(c.clients, m.Client)
 	}
 	for i := range c.members {
 		c.members[i].Cluster = strings.Join(peers, ",")
@@ -71,7 +72,7 @@ func newEtcd(ctx context.Context, s *spawner, dir string) (_ *etcdCluster, err e
 	if err := c.startAll(ctx); err != nil {
 		return nil, err
 	}
-	if c.client, err = newEtcdClient(c.endpoints()); err != nil {
+	if c.client, err = newEtcdClient(c.clients); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -92,14 +93,6 @@ func freeAddress() (string, error) {
 		return "", err
 	}
 	return listener.Addr().String(), listener.Close()
-}
-
-func (c *etcdCluster) endpoints() []string {
-	var all []string
-	for _, m := range c.members {
-		all = append(all, m.Client)
-	}
-	return all
 }
 
 // newEtcdClient connects again sooner than gRPC would by itself, which waits a second: as long as a lease lasts here.
@@ -158,9 +151,9 @@ func (c *etcdCluster) leader(ctx context.Context) (int, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for {
-		for i, m := range c.members {
+		for i, address := range c.clients {
 			attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-			status, err := c.client.Status(attempt, m.Client)
+			status, err := c.client.Status(attempt, address)
 			cancel()
 			if err == nil && status.Leader != 0 && status.Leader == status.Header.MemberId {
 				return i, strconv.FormatUint(status.Header.ClusterId, 10), nil

@@ -174,7 +174,7 @@ func (s *stage) play(ctx context.Context, spawner *spawner, planned []Fault, fai
 		}
 		return fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable", s.sockets, port, workerRole, databaseName)
 	}
-	base := &workerSettings{Dir: s.history, Etcd: s.etcd.endpoints(), Locks: s.o.locks()}
+	base := &workerSettings{Dir: s.history, Etcd: s.etcd.clients, Locks: s.o.locks()}
 	if s.fleet, err = newFleet(spawner, s.o, base, through, fail); err != nil {
 		return err
 	}
