@@ -68,6 +68,10 @@ explore: ## Run the orders of concurrent holders' steps, and the known wrong des
 	@scripts/deps postgresql
 	$(GO) run ./internal/interleave/explore $(EXPLOREFLAGS)
 
+.PHONY: fuzz
+fuzz: ## Run each fuzz test for a while (FUZZTIME, 10s)
+	@scripts/fuzz
+
 .PHONY: test-matrix
 test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJORS, MATRIX_PACKAGES)
 	@scripts/deps npm

@@ -54,9 +54,10 @@ func ParseToken(s string) (Token, error) {
 	return NewToken(int(epoch), seq)
 }
 
-// parseDigits is strconv.ParseInt without the sign: "+34" and "-0" are no tokens.
+// parseDigits is strconv.ParseInt without the sign: "+34" and "-0" are no tokens. Nor are more than 19 digits, however many of
+// them are leading zeros: the setting fencing.token takes no more, and a text means the same to both.
 func parseDigits(s string) (int64, error) {
-	if s == "" || strings.Trim(s, "0123456789") != "" {
+	if s == "" || len(s) > 19 || strings.Trim(s, "0123456789") != "" {
 		return 0, strconv.ErrSyntax
 	}
 	return strconv.ParseInt(s, 10, 64)

@@ -69,7 +69,7 @@ func TestParseTokenReadsWhatStringWrites(t *testing.T) {
 func TestParseTokenRefusesWhatIsNoToken(t *testing.T) {
 	for _, text := range []string{
 		"", "0", "-1", "+34", " 34", "34 ", "0x22", "1:", ":1", "1:-3", "1:+3", "0:0", "1:2:3", "1.5", "32768:1", "0:281474976710656",
-		"9223372036854775808", "99999999999999999999:1",
+		"9223372036854775808", "99999999999999999999:1", "00000000000000000034", "0:00000000000000000034",
 	} {
 		if got, err := fenced.ParseToken(text); err == nil {
 			t.Errorf("ParseToken(%q) = %v, want an error", text, got)
