@@ -86,7 +86,7 @@ func TestTheCIRecipesUseWhatThereIs(t *testing.T) {
 	commands, uses, ids := 0, 0, 0
 	for _, document := range append(documents, definition) {
 		walk(&document, func(node *yaml.Node) {
-			if node.Kind == yaml.ScalarNode && strings.HasPrefix(node.Value, "fencectl audit ") {
+			if node.Kind == yaml.ScalarNode && (strings.HasPrefix(node.Value, "fencectl audit ") || strings.HasPrefix(node.Value, "fencectl lint")) {
 				commands++
 				shell := exec.CommandContext(t.Context(), "bash", "-c", node.Value+" --help")
 				shell.Env = append(withoutDatabase(os.Environ()), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"))
@@ -126,7 +126,7 @@ func TestTheCIRecipesUseWhatThereIs(t *testing.T) {
 			}
 		})
 	}
-	if commands < 4 || uses < 2 || ids != 1 {
+	if commands < 6 || uses < 3 || ids != 2 {
 		t.Errorf("only %d commands, %d uses of the action and %d of the hook were found", commands, uses, ids)
 	}
 }
@@ -270,5 +270,57 @@ func TestJSONPageNamesEveryFieldOfAnAuditOfSeveral(t *testing.T) {
 		if !slices.Contains(named, field) {
 			t.Errorf("the document has no %s:\n%s", field, out)
 		}
+	}
+}
+
+// The step that lints, as GitHub runs it.
+func TestTheActionLints(t *testing.T) {
+	a := readAction(t)
+	step := a.Runs.Steps[len(a.Runs.Steps)-2]
+	if step.Name != "Lint" {
+		t.Fatalf("the step before the audit is %s", step.Name)
+	}
+	temp, dir := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(temp, "fencectl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(fencectl(t), filepath.Join(temp, "fencectl", "fencectl")); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"my db/1_tables.sql": "CREATE TABLE jobs (id bigint); SELECT fencing.protect('jobs');",
+		"queries.sql":        "-- name: A :exec\nUPDATE jobs SET id = 1;\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		paths, failOn string
+		status        int
+		printed       string
+	}{
+		{"", "error", 0, ""},
+		{"my db\nqueries.sql\n", "error", 1, "::error file=queries.sql,line=2,col=8,title=unfenced-write::"},
+		{"my db\nqueries.sql", "never", 0, "::error file=queries.sql"},
+		{"none", "error", 2, "none: there is no such file or directory"},
+	} {
+		shell := exec.CommandContext(t.Context(), "bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step.Run)
+		shell.Dir = dir
+		shell.Env = append(withoutDatabase(os.Environ()), "RUNNER_TEMP="+temp, "LINT_PATHS="+test.paths, "LINT_FAIL_ON="+test.failOn, "LINT_CONFIG=", "LINT_SARIF=lint.sarif")
+		out, err := shell.CombinedOutput()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		if status := shell.ProcessState.ExitCode(); status != test.status || !strings.Contains(string(out), test.printed) {
+			t.Errorf("%q: exit status %d:\n%s", test.paths, status, out)
+		}
+	}
+	if sarif, err := os.ReadFile(filepath.Join(dir, "lint.sarif")); err != nil || !json.Valid(sarif) {
+		t.Errorf("%v in:\n%s", err, sarif)
 	}
 }

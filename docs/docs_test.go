@@ -246,7 +246,9 @@ const tables = `
 func TestEverySQLBlockRuns(t *testing.T) {
 	for _, page := range pages(t) {
 		all, _ := blocks(t, page)
-		all = slices.DeleteFunc(all, func(b block) bool { return b.language != "sql" || strings.HasPrefix(b.file, "docs/rules/") || strings.HasPrefix(b.file, "docs/lint/") })
+		all = slices.DeleteFunc(all, func(b block) bool {
+			return b.language != "sql" || strings.HasPrefix(b.file, "docs/rules/") || strings.HasPrefix(b.file, "docs/lint/")
+		})
 		if len(all) == 0 {
 			continue
 		}
@@ -509,18 +511,23 @@ func TestJSONPageNamesEveryField(t *testing.T) {
 	} {
 		pgtest.Exec(t, pool, sql)
 	}
+	linted := t.TempDir()
+	if err := os.WriteFile(filepath.Join(linted, "queries.sql"), []byte("-- name: A :exec\nUPDATE public.jobs SET state = 'x';\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	page := read(t, "docs/json.md")
 	locked := "public.other"
 	busy := hold(t, pool, locked)
 	commands := []string{
 		"status", "violations", "fence list", "fence show account/7", "fence claim account/7", "fence lower account/7 1 --reason test",
-		"token next", "epoch show", "epoch adopt etcd 2", "protect public.jobs --observe", "audit --fail-on never", "version", "demo sleeping-owner", "demo --list",
+		"token next", "epoch show", "epoch adopt etcd 2", "protect public.jobs --observe", "audit --fail-on never", "lint . --fail-on never", "version", "demo sleeping-owner", "demo --list",
 		"protect " + locked + " --lock-timeout 10ms --retries 0",
 	}
 	for _, command := range commands {
 		var out, errs bytes.Buffer
 		run := exec.CommandContext(t.Context(), binary, append(strings.Fields(command), "--format", "json", "--dsn", pgtest.DSN(t, pool))...)
 		run.Env, run.Stdout, run.Stderr = withoutDatabase(os.Environ()), &out, &errs
+		run.Dir = linted
 		if err := run.Run(); err != nil && !(strings.Contains(command, locked) && errors.As(err, new(*exec.ExitError))) {
 			t.Errorf("%s: %v\n%s", command, err, errs.String())
 			continue
