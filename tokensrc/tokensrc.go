@@ -68,9 +68,8 @@ var (
 // is not limited by it.
 func AcquireWithin(ctx context.Context, source Source, name string, wait time.Duration) (Grant, error) {
 	waiting, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(wait, func() {
-		cancel(fmt.Errorf("%w: %q was not free within %v", ErrHeld, name, wait))
-	})
+	late := fmt.Errorf("%w: %q was not free within %v", ErrHeld, name, wait)
+	timer := time.AfterFunc(wait, func() { cancel(late) })
 	grant, err := source.Acquire(waiting, name)
 	inTime := timer.Stop()
 	switch {
@@ -81,9 +80,9 @@ func AcquireWithin(ctx context.Context, source Source, name string, wait time.Du
 		cancel(nil)
 		return nil, err
 	case !inTime && ctx.Err() == nil:
-		// The lock came in the moment the wait ended. The grant's context has ended with the wait, so the grant is of no use.
-		err := context.Cause(waiting)
-		return nil, errors.Join(err, grant.Release(context.WithoutCancel(ctx)))
+		// The lock came in the moment the wait ended. The grant's context ends with the wait, on the timer's goroutine, now or soon, so the
+		// grant is of no use.
+		return nil, errors.Join(late, grant.Release(context.WithoutCancel(ctx)))
 	}
 	// The grant's context is a child of waiting: end that one with it, or it would stay registered with ctx.
 	context.AfterFunc(grant.Context(), func() { cancel(nil) })

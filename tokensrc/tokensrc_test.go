@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencectl/fencectl/fenced"
@@ -42,6 +43,39 @@ func TestALockThatComesAsTheWaitEndsIsGivenBack(t *testing.T) {
 	default:
 		t.Error("the lock that came too late is still held")
 	}
+}
+
+// punctualSource takes exactly the given time, so that the end of a wait of the same length and its answer come at one moment.
+type punctualSource struct {
+	lateSource
+	after time.Duration
+}
+
+func (s punctualSource) Acquire(ctx context.Context, name string) (tokensrc.Grant, error) {
+	<-time.After(s.after)
+	return startTenure(ctx, name, s.released), nil
+}
+
+func TestALockThatComesAtTheVeryEndOfTheWaitIsEitherGrantedOrHeld(t *testing.T) {
+	const wait = time.Second
+	given := 0
+	for range 2000 {
+		synctest.Test(t, func(t *testing.T) {
+			released := make(chan struct{})
+			grant, err := tokensrc.AcquireWithin(t.Context(), punctualSource{lateSource{released}, wait}, "jobs", wait)
+			switch {
+			case err == nil && grant != nil:
+				given++
+				if err := grant.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case grant != nil || !errors.Is(err, tokensrc.ErrHeld):
+				t.Fatalf("AcquireWithin = %v, %v", grant, err)
+			}
+			<-released
+		})
+	}
+	t.Logf("granted %d times", given)
 }
 
 func TestObserveTellsHowAGrantEnded(t *testing.T) {
