@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net/url"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -235,36 +237,70 @@ func TestWhoWaitedIsToldAfterWhoWasWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAFenceThatLetsTheDamageThroughIsAProblem(t *testing.T) {
-	for _, s := range demo.Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			t.Parallel()
-			pool := pgtest.NewEmpty(t)
-			report, err := demo.Run(t.Context(), &demo.Options{DSN: pgtest.DSN(t, pool), Scenarios: []demo.Scenario{s.Unguarded()}})
+// problemsOf runs demos of one scenario each, all at once: they spend their time waiting for leases. It returns each one's problems.
+func problemsOf(t *testing.T, demos map[string][]demo.Scenario) map[string][]string {
+	t.Helper()
+	var (
+		running  sync.WaitGroup
+		mu       sync.Mutex
+		problems = map[string][]string{}
+	)
+	for name, scenarios := range demos {
+		dsn := pgtest.DSN(t, pgtest.NewEmpty(t))
+		running.Go(func() {
+			report, err := demo.Run(t.Context(), &demo.Options{DSN: dsn, Scenarios: scenarios})
+			mu.Lock()
+			defer mu.Unlock()
 			if err != nil {
-				t.Fatal(err)
+				t.Errorf("%s: %v", name, err)
+				return
 			}
-			if problems := report.Problems(); len(problems) != 1 || !strings.Contains(problems[0], s.Name+": the damage happened in spite of the fence") {
-				t.Errorf("problems: %q", problems)
-			}
+			problems[name] = report.Problems()
 		})
+	}
+	running.Wait()
+	return problems
+}
+
+func TestAFenceThatLetsTheDamageThroughIsAProblem(t *testing.T) {
+	demos := map[string][]demo.Scenario{}
+	for _, s := range demo.Scenarios() {
+		demos[s.Name] = []demo.Scenario{s.Unguarded()}
+	}
+	for name, problems := range problemsOf(t, demos) {
+		if len(problems) != 1 || !strings.Contains(problems[0], name+": the damage happened in spite of the fence") {
+			t.Errorf("problems: %q", problems)
+		}
 	}
 }
 
 func TestAControlWithoutDamageIsAProblem(t *testing.T) {
+	demos := map[string][]demo.Scenario{}
 	for _, s := range demo.Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			t.Parallel()
-			pool := pgtest.NewEmpty(t)
-			// Some protections build on what the control has set up (an adopted column): let that run first.
-			report, err := demo.Run(t.Context(), &demo.Options{DSN: pgtest.DSN(t, pool), Scenarios: []demo.Scenario{s, s.Guarded()}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if problems := report.Problems(); len(problems) != 1 || !strings.Contains(problems[0], s.Name+": without protection the damage did not happen") {
-				t.Errorf("problems: %q", problems)
-			}
-		})
+		demos[s.Name] = []demo.Scenario{s.Guarded()}
+	}
+	// This protection builds on what the control has set up, an adopted column: let that run first.
+	demos["forgotten-query"] = []demo.Scenario{scenario(t, "forgotten-query"), scenario(t, "forgotten-query").Guarded()}
+	for name, problems := range problemsOf(t, demos) {
+		if len(problems) != 1 || !strings.Contains(problems[0], name+": without protection the damage did not happen") {
+			t.Errorf("problems: %q", problems)
+		}
+	}
+}
+
+// Whoever imports the library must not have to compile an etcd server.
+func TestTheLibraryDoesNotContainTheServers(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../../fenced/...", "../../fencedtest/...", "../../tokensrc/...").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !strings.Contains(string(out), "github.com/redis/go-redis/v9\n") {
+		t.Fatalf("this is no list of packages:\n%.500s", out)
+	}
+	for name := range strings.Lines(string(out)) {
+		if strings.Contains(name, "etcd/server") || strings.Contains(name, "miniredis") {
+			t.Errorf("the library imports %s", name)
+		}
 	}
 }
 
