@@ -269,6 +269,30 @@ var families = []family{
 		begin {level}; present 34
 		read item 1
 		commit`}, true},
+	{"hold", []string{"named", "named-unclaimed"}, []string{`old
+		begin {level}
+		hold nightly 33
+		read item 1
+		write item 1
+		commit`, `new
+		claim nightly 34
+		begin {level}
+		hold nightly 34
+		read item 1
+		write item 1
+		commit`}, false},
+	{"hold-and-savepoint", []string{"template", "template-and-constant"}, []string{`old
+		begin {level}; present 33
+		savepoint a
+		hold grp/1 33
+		rollback to a
+		write ledger 1
+		write item 1
+		commit`, `new
+		claim grp/1 34
+		begin {level}; present 34
+		write item 1
+		commit`}, true},
 	{"unfenced", constantFences, []string{`psql
 		begin {level}
 		write item 1

@@ -26,7 +26,8 @@ import (
 //     guards of the schema fencing; a design may keep its fence elsewhere).
 //     Named fences: no transaction that wrote under an older token commits after one that wrote under a newer.
 //   - P2: every committed write had a token; under row fences that do not require it, an insert need not.
-//   - P3: no write and no claim with an older token commits after a claim; and who starts reading after the claim (in a
+//   - P3: no write and no claim with an older token commits after a claim, and no claim commits while an older token is
+//     held; and who starts reading after the claim (in a
 //     transaction that began later, or in the claiming session) reads no row version that is older than one that was
 //     written, at any time, under an older token. So a write that slips in after the read breaks it, too. And nothing is
 //     written under a token that nobody has claimed.
@@ -59,6 +60,7 @@ type transaction struct {
 	tokens    tokens
 	writes    []*write
 	claims    []*claim
+	holds     []*claim // of what hold has presented
 	reads     []*read
 	marks     []mark
 	refusals  []*refusal
@@ -79,9 +81,9 @@ func (t tokens) of(fence string) int64 {
 
 // mark is a savepoint: how far the transaction had come.
 type mark struct {
-	name           string
-	writes, claims int
-	tokens         tokens
+	name                  string
+	writes, claims, holds int
+	tokens                tokens
 }
 
 // write is one that has reported its row.
@@ -181,7 +183,11 @@ func (c *checker) apply(tx *transaction, e *Event, session Session) (opens bool)
 		}
 		if e.SQLState != "" {
 			if e.refused() {
-				tx.refusals = append(tx.refusals, &refusal{tx: tx, event: e, action: a, tokens: tx.tokens})
+				presented := tx.tokens
+				if a.Verb == Hold {
+					presented = presented.holding(a)
+				}
+				tx.refusals = append(tx.refusals, &refusal{tx: tx, event: e, action: a, tokens: presented})
 			}
 			continue
 		}
@@ -189,18 +195,22 @@ func (c *checker) apply(tx *transaction, e *Event, session Session) (opens bool)
 		case Present:
 			tx.tokens = cloneTokens(tx.tokens)
 			tx.tokens[a.Fence] = a.Token
+		case Hold:
+			tx.tokens = tx.tokens.holding(a)
+			tx.holds = append(tx.holds, &claim{tx: tx, event: e, fence: a.Fence, token: a.Token, at: c.h.done(e)})
 		case Claim:
 			made := &claim{tx: tx, event: e, fence: a.Fence, token: a.Token, at: c.h.done(e)}
 			tx.claims, tx.everClaimed = append(tx.claims, made), append(tx.everClaimed, made)
 		case Read:
 			tx.reads = append(tx.reads, &read{tx: tx, event: e, row: rowID{a.Table, a.Key}, note: e.Note, found: e.Rows > 0})
 		case Savepoint:
-			tx.marks = append(tx.marks, mark{a.Name, len(tx.writes), len(tx.claims), tx.tokens})
+			tx.marks = append(tx.marks, mark{a.Name, len(tx.writes), len(tx.claims), len(tx.holds), tx.tokens})
 		case RollbackTo:
 			at := slices.IndexFunc(tx.marks, func(m mark) bool { return m.name == a.Name })
 			to := tx.marks[at]
 			tx.marks = tx.marks[:at+1]
 			tx.writes, tx.claims, tx.tokens = tx.writes[:to.writes:to.writes], tx.claims[:to.claims:to.claims], to.tokens
+			tx.holds = tx.holds[:to.holds:to.holds]
 		default:
 			if a.Verb.writes() && e.Rows > 0 {
 				w := &write{tx: tx, event: e, action: a, row: rowID{a.Table, a.Key}, marker: session.marker(e.Step), tokens: tx.tokens}
@@ -209,6 +219,16 @@ func (c *checker) apply(tx *transaction, e *Event, session Session) (opens bool)
 		}
 	}
 	return opens
+}
+
+// holding is what is presented after a hold: its token for its fence, and for everything else where there was nothing.
+func (t tokens) holding(a Action) tokens {
+	t = cloneTokens(t)
+	if t[""] == 0 {
+		t[""] = a.Token
+	}
+	t[a.Fence] = a.Token
+	return t
 }
 
 func cloneTokens(t tokens) tokens {
@@ -359,6 +379,14 @@ func (c *checker) checkNamedFences() {
 					w, w.token(made.fence), made.tx.session, made.fence, made.token)
 			}
 		})
+		for _, tx := range c.transactions {
+			for _, held := range tx.holds {
+				if tx.committed && held.fence == made.fence && held.token < made.token && held.at.before(made.at) && made.at.before(tx.ended) {
+					c.report("P3", "%s's claim of %s with token %d has committed while %s held the fence under token %d",
+						made.tx.session, made.fence, made.token, tx.session, held.token)
+				}
+			}
+		}
 		for _, other := range c.claims() {
 			if other.fence == made.fence && other.token < made.token && made.at.before(other.at) {
 				c.report("P3", "%s's claim of %s with token %d has committed after %s's with token %d",
@@ -491,6 +519,8 @@ func (c *checker) checkRefusals() {
 			switch {
 			case r.action.Verb == Claim:
 				justified = r.event.SQLState == "ZF001" && slices.ContainsFunc(c.standings(r, r.action.Fence), func(at int64) bool { return at > r.action.Token })
+			case r.action.Verb == Hold:
+				justified = c.refusesNamed(r, r.action.Fence)
 			case c.fixture.named():
 				justified = slices.ContainsFunc(c.fencesEver(r), func(fence string) bool { return c.refusesNamed(r, fence) })
 			default:

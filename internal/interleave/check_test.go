@@ -176,6 +176,15 @@ func TestCheckAccusesWhatBreaksAPromise(t *testing.T) {
 			old: write item 1
 			old: commit
 			new: commit`, "P3"},
+		"P3, a claim while the fence is held": {namedFence + `
+			old: begin read committed
+			old: hold nightly 33
+			new: claim nightly 34
+			old: commit`, "P3"},
+		"P5, a hold refused without a newer claim": {namedFence + `
+			old: begin read committed
+			old: hold nightly 33 # ZF001
+			old: rollback`, "P5"},
 		"P3, a token that nobody claimed": {namedFence + `
 			new: begin read committed; present 34
 			new: write item 1
@@ -253,6 +262,21 @@ func TestCheckAccusesNobodyWithoutCertainty(t *testing.T) {
 			old: write item 1
 			new: claim nightly 34
 			old: commit # rolled back`,
+		"a hold that a savepoint took back": namedFence + `
+			old: begin read committed
+			old: savepoint a
+			old: hold nightly 33
+			old: rollback to a
+			new: claim nightly 34
+			old: commit`,
+		"a hold that presents for what is written": namedFence + `
+			old: begin read committed
+			old: hold nightly 33
+			old: write item 1
+			old: commit
+			old: begin read committed
+			old: hold nightly 34 # ZF004
+			old: rollback`,
 		"two claims of unknown order": namedFence + `
 			old: begin read committed; present 33
 			old: write item 1

@@ -16,6 +16,7 @@ const (
 	Begin      Verb = "begin"       // begin read committed | repeatable read | serializable
 	Present    Verb = "present"     // present TOKEN [for FENCE]
 	Claim      Verb = "claim"       // claim FENCE TOKEN
+	Hold       Verb = "hold"        // hold FENCE TOKEN: presents the token and keeps claims of the fence waiting
 	Read       Verb = "read"        // read TABLE KEY
 	Write      Verb = "write"       // write TABLE KEY: an UPDATE that does not mention the token
 	Set        Verb = "set"         // set TABLE KEY TOKEN: an UPDATE that sets the column to the token
@@ -43,8 +44,8 @@ func (v Verb) writes() bool {
 type Action struct {
 	Verb  Verb
 	Level string // of Begin, in SQL's words, in lower case
-	Token int64  // of Present, Claim and Set
-	Fence string // of Claim, and of Present for one fence alone
+	Token int64  // of Present, Claim, Hold and Set
+	Fence string // of Claim and Hold, and of Present for one fence alone
 	Table string
 	Key   int
 	Group int    // of Regroup, Insert and Upsert
@@ -72,8 +73,8 @@ func (a Action) String() string {
 			return fmt.Sprintf("present %d for %s", a.Token, a.Fence)
 		}
 		return fmt.Sprintf("present %d", a.Token)
-	case Claim:
-		return fmt.Sprintf("claim %s %d", a.Fence, a.Token)
+	case Claim, Hold:
+		return fmt.Sprintf("%s %s %d", a.Verb, a.Fence, a.Token)
 	case Set:
 		return fmt.Sprintf("set %s %d %d", a.Table, a.Key, a.Token)
 	case Read, Write, Delete:
@@ -160,7 +161,7 @@ func parseAction(words []string) (a Action, err error) {
 			rest = rest[1:]
 			a.Fence = next("a fence", fenceWord)
 		}
-	case Claim:
+	case Claim, Hold:
 		a.Fence = next("a fence", fenceWord)
 		a.Token = number("a token")
 	case Read, Write, Delete:
@@ -192,6 +193,7 @@ const (
 var statements = map[Verb]string{
 	Begin:      `BEGIN ISOLATION LEVEL {level}`,
 	Claim:      `SELECT fencing.claim('{fence}', {token})`,
+	Hold:       `SELECT fencing.hold('{fence}', {token})`,
 	Read:       `SELECT note FROM {table} WHERE id = {key}`,
 	Write:      `UPDATE {table} SET note = '{marker}' WHERE id = {key}`,
 	Set:        `UPDATE {table} SET note = '{marker}', last_fencing_token = {token} WHERE id = {key}`,

@@ -212,6 +212,18 @@ func (s *session) change(n int, o operation) []string {
 			return []string{stale}
 		}
 		s.fences[o.name] = o.token
+	case "hold":
+		if o.token <= 0 {
+			return []string{invalid}
+		}
+		if s.presented() == 0 {
+			s.token = fmt.Sprint(o.token)
+		}
+		if p, its := s.tokens[o.name]; its && p != o.token || !its && s.presented() != o.token {
+			s.tokens = maps.Clone(s.tokens)
+			s.tokens[o.name] = o.token
+		}
+		return []string{s.named(o.name)}
 	case "lower":
 		at, known := s.fences[o.name]
 		switch {

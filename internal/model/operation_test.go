@@ -33,6 +33,8 @@ func (o operation) sql(n int) string {
 		return fmt.Sprintf("SELECT fencing.present(%d, '%s')", o.token, o.name)
 	case "set":
 		return fmt.Sprintf("SET LOCAL fencing.token = '%s'", o.name)
+	case "hold":
+		return fmt.Sprintf("SELECT fencing.hold('%s', %d)", o.name, o.token)
 	case "claim":
 		return fmt.Sprintf("SELECT fencing.claim('%s', %d)", o.name, o.token)
 	case "lower":
@@ -103,6 +105,8 @@ func random(r *rand.Rand, s *session, among []kind) operation {
 	switch {
 	case choice < 12:
 		return operation{verb: "present", token: token()}
+	case choice < 15:
+		return operation{verb: "hold", token: token(), name: fence()}
 	case choice < 18:
 		return operation{verb: "present for", token: token(), name: fence()}
 	case choice < 22:
