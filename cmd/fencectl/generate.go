@@ -136,7 +136,7 @@ func (a *app) reportGenerated(result *generate.Result, flags *generateFlags, wri
 	case flags.check && len(result.Changes) > 0:
 		return refuse("%s not as generated; run fencectl generate, and commit what it changes", counted(len(result.Changes), "file is", "files are"))
 	case len(result.Changes) == 0:
-		fmt.Fprintf(a.stderr, "fencectl: %s of %s up to date\n", counted(result.Files, "file", "files"), counted(result.Tables, "table is", "tables are"))
+		fmt.Fprintf(a.stderr, "fencectl: nothing to do: %s for %s, up to date\n", counted(result.Files, "file", "files"), counted(result.Tables, "table", "tables"))
 	case result.Pending != nil:
 		fmt.Fprintln(a.stderr, "fencectl: the Go follows from what sqlc makes of the queries")
 	}
