@@ -100,7 +100,8 @@ lint: ## Run the linters, and check formatting and go.mod
 	$(GO) -C $(BENCH) mod tidy -diff
 
 .PHONY: generate
-generate: ## Generate the code that is generated
+generate: ## Generate the code that is generated (it needs PostgreSQL: the examples' migrations are applied)
+	@scripts/deps postgresql
 	$(SQLC) generate
 	$(GO) generate ./...
 	$(GO) -C $(BENCH) run ./render
