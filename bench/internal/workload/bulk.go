@@ -115,7 +115,7 @@ func (b *bench) bulks(ctx context.Context, name string, sizes []Bulk, variants [
 			if !b.selection.wantsVariant(cell.Name, variant) {
 				continue
 			}
-			if size.Rows >= manyRows && !slices.Contains([]string{plain, plain + results.Again, predicate, guard, set, presented, named}, variant) {
+			if size.Rows >= manyRows && !slices.Contains([]string{plain, plain + results.Again, predicate, set, presented, named}, variant) {
 				continue
 			}
 			t, err := b.makeTable(ctx, fmt.Sprintf("n%d_t%d", size.Rows, i), strings.TrimSuffix(variant, results.Again), size.Rows, 1)

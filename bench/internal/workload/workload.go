@@ -39,6 +39,8 @@ type Scale struct {
 	Other       []Bulk // of inserts, deletes and COPY
 	Accounts    []int  // fences of a template that one statement writes under
 	Tables      []int  // of audits
+	Statements  []int  // that are linted
+	Generated   []int  // tables that queries are generated for
 }
 
 // Bulk is a statement's number of rows and how often it is measured.
@@ -46,13 +48,13 @@ type Bulk struct{ Rows, Repetitions int }
 
 // Full takes about ten minutes.
 var Full = Scale{
-	Slice: 120 * time.Millisecond, Repetitions: 15,
+	Slice: 100 * time.Millisecond, Repetitions: 12,
 	Clients: []int{1, 8, 32}, HotClients: []int{1, 8, 32},
-	Bulk:     []Bulk{{1, 15}, {10, 15}, {100, 15}, {1_000, 15}, {10_000, 15}, {100_000, 15}, {1_000_000, 3}},
+	Bulk:     []Bulk{{1, 12}, {10, 12}, {100, 12}, {1_000, 12}, {10_000, 12}, {100_000, 12}, {1_000_000, 3}},
 	Headline: 100_000,
-	Other:    []Bulk{{1, 9}, {1_000, 9}, {100_000, 7}},
+	Other:    []Bulk{{1, 9}, {1_000, 9}, {100_000, 5}},
 	Accounts: []int{1, 10, 100, 1_000},
-	Tables:   []int{10, 1_000, 10_000},
+	Tables:   []int{10, 1_000, 10_000}, Statements: []int{200, 2_000}, Generated: []int{10, 100, 1_000},
 }
 
 // Quick takes about a minute. Its figures are good for finding a mistake, not for quoting.
@@ -62,7 +64,7 @@ var Quick = Scale{
 	Bulk: []Bulk{{100, 5}, {20_000, 5}}, Headline: 20_000,
 	Other:    []Bulk{{5_000, 3}},
 	Accounts: []int{100},
-	Tables:   []int{100},
+	Tables:   []int{100}, Statements: []int{500}, Generated: []int{20},
 }
 
 // Repeated is the scale with another number of repetitions.
@@ -79,7 +81,10 @@ func (s Scale) Repeated(n int) Scale {
 
 // All are the workloads, in the order in which they are measured and reported.
 func All() []Workload {
-	return []Workload{rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload, locksWorkload, auditWorkload}
+	return []Workload{
+		rowWorkload, statementWorkload, bulkUpdateWorkload, bulkInsertWorkload, bulkDeleteWorkload, bulkCopyWorkload, hotRowWorkload, hotFenceWorkload, templateWorkload,
+		locksWorkload, auditWorkload, lintWorkload, generateWorkload,
+	}
 }
 
 // Ratios are the figures of a run on this scale.
