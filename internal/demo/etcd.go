@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -14,6 +13,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/fencectl/fencectl/internal/service"
 )
 
 // An etcdPlace is the etcd of a demo.
@@ -86,13 +87,13 @@ func (e *etcdPlace) connect(still *stillness) (*clientv3.Client, error) {
 
 // startEtcd starts an etcd of one member in this process.
 func (p *place) startEtcd(ctx context.Context, e *etcdPlace) error {
-	dir, err := os.MkdirTemp("", "fencectl-etcd-")
+	dir, err := service.NewDir("etcd")
 	if err != nil {
 		return err
 	}
-	p.later(func(context.Context) error { return os.RemoveAll(dir) })
+	p.later(func(context.Context) error { return dir.Remove() })
 	config := embed.NewConfig()
-	config.Dir = dir
+	config.Dir = dir.Path()
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	config.UnsafeNoFsync = true                // nothing of it is to survive
 	config.TickMs, config.ElectionMs = 50, 500 // which allows leases of one second

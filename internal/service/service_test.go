@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1) //nolint:forbidigo // this is a main
 		case "own":
 			p, err := service.Start(context.Background(), options())
-			fmt.Println(p.Addr(), p.Dir(), err)
+			dir, dirErr := service.NewDir("test")
+			fmt.Println(p.Addr(), p.Dir(), dir.Path(), errors.Join(err, dirErr))
 			select {}
 		}
 	}
@@ -151,7 +152,7 @@ func TestAKilledCallerLeavesNoServerAndNoDirectory(t *testing.T) {
 	defer func() { _ = caller.Process.Kill() }()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	fields := strings.Fields(line)
-	if err != nil || len(fields) != 3 {
+	if err != nil || len(fields) != 4 {
 		t.Fatalf("it said %q, %v", line, err)
 	}
 	if _, _, err := ask(fields[0]); err != nil {
@@ -164,14 +165,32 @@ func TestAKilledCallerLeavesNoServerAndNoDirectory(t *testing.T) {
 	for {
 		_, _, answers := ask(fields[0])
 		_, there := os.Stat(fields[1])
-		if answers != nil && errors.Is(there, fs.ErrNotExist) {
+		_, other := os.Stat(fields[2])
+		if answers != nil && errors.Is(there, fs.ErrNotExist) && errors.Is(other, fs.ErrNotExist) {
 			return
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("20 s later: asking it: %v; its directory: %v", answers, there)
+			t.Fatalf("20 s later: asking it: %v; its directory: %v; another one: %v", answers, there, other)
 		}
+	}
+}
+
+func TestADirectoryIsGoneWhenItIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir, err := service.NewDir("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir.Path(), "data"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir.Path()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there (%v)", dir.Path(), err)
 	}
 }
 

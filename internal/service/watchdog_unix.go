@@ -13,7 +13,7 @@ import (
 // what happens to the server.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// A watchdog is a process that ends the server and removes its directory when this process has ended, however it ended: that is
+// A watchdog is a process that ends the server (0: there is none) and removes its directory when this process has ended, however it ended: that is
 // when the kernel closes our end of its standard input.
 type watchdog struct {
 	cmd   *exec.Cmd
@@ -21,7 +21,7 @@ type watchdog struct {
 }
 
 func watch(pid int, dir string) (*watchdog, error) {
-	cmd := exec.Command("/bin/sh", "-c", `cat >/dev/null; kill -KILL "$1"; rm -rf "$2"`, "fencectl-watchdog", strconv.Itoa(pid), dir)
+	cmd := exec.Command("/bin/sh", "-c", `cat >/dev/null; [ "$1" = 0 ] || kill -KILL "$1"; rm -rf "$2"`, "fencectl-watchdog", strconv.Itoa(pid), dir)
 	cmd.Dir = "/"
 	ownGroup(cmd)
 	input, err := cmd.StdinPipe()
