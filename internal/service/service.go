@@ -142,7 +142,7 @@ func (p *Process) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(log.Name()) //nolint:errcheck // on a system that cannot remove an open file it is left in the temporary directory
+	defer os.Remove(log.Name())
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	ownGroup(cmd)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "serve":
 			fmt.Println("serving", serve(os.Args[2], os.Args[3]))
-			os.Exit(1) //nolint:forbidigo // this is a main
+			os.Exit(1)
 		case "own":
 			p, err := service.Start(context.Background(), options())
 			dir, dirErr := service.NewDir("test")
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 			select {}
 		}
 	}
-	os.Exit(m.Run()) //nolint:forbidigo // this is a main
+	os.Exit(m.Run())
 }
 
 // serve accepts connections and says whether it found data from an earlier life.
