@@ -229,6 +229,21 @@ func TestLintRefusesWhatMakesNoSense(t *testing.T) {
 	fencectl.fails(2, []string{"unknown key unfenced-writes in lint.severities; did you mean unfenced-write?"}, "lint", dir, "--config", filepath.Join(wrong, "fencectl.yaml"))
 }
 
+// Their statements present no token, and their transactions do: in the one by fenced.Run, in the other by what started the session.
+func TestLintSeesThatTheExamplesAreFenced(t *testing.T) {
+	t.Parallel()
+	fencectl := &cli{t: t, ctx: t.Context()}
+	for _, args := range [][]string{
+		{"../../examples/sqletcd/..."},
+		{"../../examples/nightly"},
+		{"--config", "../../examples/worker/fencectl.yaml", "../../examples/worker/..."},
+	} {
+		if out := fencectl.ok(append([]string{"lint", "--fail-on", "info"}, args...)...); !strings.HasPrefix(out, "nothing found: ") {
+			t.Errorf("%q:\n%s", args, out)
+		}
+	}
+}
+
 func TestLintIsInterrupted(t *testing.T) {
 	t.Parallel()
 	dir, fencectl := repository(t, lintSettings)

@@ -1,5 +1,6 @@
 -- The report of each day. Every statement is a transaction of its own, and there is nothing about locks or tokens here: each of them presents
--- the token that the session was started with.
+-- the token that the session was started with. For fencectl lint, which cannot see that:
+-- fencectl:presented-file nightly.sh runs it under fencectl lock
 
 INSERT INTO nightly.report (day, sold)
 SELECT day, sum(cents) FROM nightly.sale GROUP BY day

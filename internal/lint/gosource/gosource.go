@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/tools/go/packages"
@@ -63,6 +64,7 @@ func (f *Fragment) Line(offset int) string {
 type Directive struct {
 	sqlfile.Directive
 	Place
+	behind bool // there is code before it on its line
 }
 
 // A Usage is how the program runs a query of sqlc's.
@@ -80,6 +82,7 @@ type Source struct {
 	Notes      []string // what could not be looked at
 
 	files    *token.FileSet
+	mu       sync.Mutex
 	contents map[string][]byte
 	flow     *flow
 	queries  map[query][]function
@@ -210,15 +213,23 @@ func (r *reader) comments() {
 				text = strings.TrimSuffix(text, "*/")
 			}
 			if d, ok := sqlfile.ParseDirective(text, 2); ok {
-				at := r.source.place(comment.Pos() + token.Pos(d.Offset))
-				r.source.Directives = append(r.source.Directives, Directive{d, at})
+				r.source.Directives = append(r.source.Directives, Directive{d, r.source.place(comment.Pos() + token.Pos(d.Offset)), r.source.behindCode(comment.Pos())})
 			}
 		}
 	}
 	r.directives = r.source.Directives[first:]
 }
 
+// behindCode says whether there is anything but space before a place on its line.
+func (s *Source) behindCode(at token.Pos) bool {
+	p := s.files.PositionFor(at, false)
+	content := s.content(p.Filename)
+	return p.Offset <= len(content) && strings.TrimSpace(string(content[p.Offset-(p.Column-1):p.Offset])) != ""
+}
+
 func (s *Source) content(name string) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if content, ok := s.contents[name]; ok {
 		return content
 	}

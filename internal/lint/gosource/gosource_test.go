@@ -29,8 +29,8 @@ func shown(source *gosource.Source) []string {
 		if f.PresentedBy != "" {
 			line += " (presented)"
 		}
-		if len(f.Directives) > 0 {
-			line += " (" + f.Directives[0].Rule + ")"
+		for _, d := range f.Directives {
+			line += " (" + d.Rule + ")"
 		}
 		all = append(all, line)
 	}
@@ -46,7 +46,7 @@ func TestSQLThatReachesADriverIsFound(t *testing.T) {
 		"store.go:47:47 DELETE FROM jobs WHERE note = ' ä' AND id = $1",
 		"store.go:52:12 UPDATE jobs SET state = 'local'",
 		"store.go:57:15 DELETE FROM jobs",
-		"store.go:59:15 DELETE FROM jobs WHERE state = 'new' (unfenced-write)",
+		"store.go:59:15 DELETE FROM jobs WHERE state = 'new' (unfenced-write) (token-source)",
 		`store.go:60:32 COPY "public"."jobs" FROM STDIN`,
 		"store.go:70:31 SELECT $1",
 		"store.go:76:30 UPDATE jobs SET state = 'in Run' (presented)",

@@ -287,7 +287,11 @@ func (r *reader) near(nodes []ast.Node) []*Directive {
 		from, to := r.source.place(n.Pos()), r.source.place(n.End())
 		for i := range r.source.Directives {
 			d := &r.source.Directives[i]
-			if d.File == from.File && d.Line >= from.Line-1 && d.Line <= to.Line && !slices.Contains(found, d) {
+			first := from.Line
+			if !d.behind {
+				first-- // on a line of its own it is for the next one
+			}
+			if d.File == from.File && d.Line >= first && d.Line <= to.Line && !slices.Contains(found, d) {
 				found = append(found, d)
 			}
 		}
