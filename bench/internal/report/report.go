@@ -85,10 +85,17 @@ func insert(readme, figures string) (string, error) {
 
 // headlines are the README's.
 func headlines(r *results.Results) string {
+	if r.Run.Quick {
+		return "- not measured in full yet: `make bench`\n"
+	}
 	var b strings.Builder
 	line := func(name, format string) {
 		if at := slices.IndexFunc(r.Figures, func(f results.Figure) bool { return f.Name == name }); at >= 0 {
-			fmt.Fprintf(&b, "- "+format+"\n", ratio(r.Figures[at].Value))
+			text := fmt.Sprintf(format, ratio(r.Figures[at].Value))
+			if w := whether(r.Figures[at]); w != "" {
+				text += " (no difference measured)"
+			}
+			fmt.Fprintf(&b, "- %s\n", text)
 		}
 	}
 	line("row_single", "a single-row transaction that presents its token: **%s** times the rate of one with the hand-written predicate")
@@ -138,6 +145,10 @@ func page(r *results.Results, plots []plot) string {
 	p("")
 	p("Both start servers of their own and remove them again. `go -C bench run . -only NAME,…` measures only some workloads or figures, `-list` names them.")
 	p("")
+	if r.Run.Quick {
+		p("**This page is of a quick run, with few and short samples. Look at the noise before anything else; `make bench` replaces it.**")
+		p("")
+	}
 	p("## Figures")
 	p("")
 	p("| figure | value | 95 %% interval | target | | noise |")

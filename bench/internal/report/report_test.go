@@ -136,6 +136,22 @@ func TestWritingReplacesTheFiguresInTheReadmeAndLeavesTheRest(t *testing.T) {
 	}
 }
 
+func TestAQuickRunGivesTheReadmeNoFiguresAndThePageAWarning(t *testing.T) {
+	const begin, end = "<!-- figures: made by make bench -->\n", "<!-- end of figures -->\n"
+	root := repository(t, begin+"- old\n"+end)
+	r := sample(t)
+	r.Run.Quick = true
+	if err := report.Write(root, r); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(t, filepath.Join(root, "README.md")), begin+"- not measured in full yet: `make bench`\n"+end; got != want {
+		t.Errorf("README: %q", got)
+	}
+	if !strings.Contains(read(t, filepath.Join(root, "docs/benchmarks.md")), "**This page is of a quick run") {
+		t.Error("the page does not say that it is of a quick run")
+	}
+}
+
 func TestAReadmeWithoutMarksChangesNothing(t *testing.T) {
 	root := repository(t, "# Title\n")
 	if err := report.Write(root, sample(t)); err == nil || !strings.Contains(err.Error(), "README.md") {
