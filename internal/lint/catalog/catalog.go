@@ -76,7 +76,7 @@ func (t *Table) protect(p *Protection) {
 func (t *Table) Is(other *Table) bool { return t.root() == other.root() }
 
 func (t *Table) root() *Table {
-	for depth := 0; depth < 100; depth++ {
+	for range 100 {
 		switch {
 		case t.base != nil:
 			t = t.base

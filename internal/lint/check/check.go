@@ -51,7 +51,7 @@ type Options struct {
 	Progress func(done, total int)
 }
 
-// ErrNoTables: no protected table is known, so that linting would find nothing and say that all is well.
+// ErrNoTables says that no protected table is known, so that linting would find nothing and say that all is well.
 type ErrNoTables struct {
 	Schema string // where it was looked for, in words
 }

@@ -68,7 +68,8 @@ func (st *statement) protectedTable(relation pgtree.Node) (*catalog.Table, strin
 	if p, _ := t.Protection(); p == nil {
 		return nil, ""
 	}
-	return t, t.Label()
+	label := t.Label()
+	return t, label
 }
 
 func (st *statement) protectsAgain(label string) string {
@@ -98,7 +99,7 @@ func (st *statement) alterTable() {
 		case subtype == "AT_SetUnLogged":
 			st.report(at, lint.FenceUnlogged, label, fmt.Sprintf("%s becomes unlogged: after a crash it is empty, and the fences in it are gone", label), "Leave it logged; or unprotect it first, when it is data that may be lost.")
 		case subtype == "AT_DetachPartition":
-			st.detach(command, t, label)
+			st.detach(command, label)
 		case subtype == "AT_AttachPartition":
 			if part := command.Node("def").Node("name"); part.There() {
 				st.joins(part, st.at(part), t)
@@ -271,7 +272,7 @@ func (st *statement) reportUnguarded(relation pgtree.Node, at int, message, fix 
 }
 
 // detach reports a partition that loses its guards, unless it is protected again, or dropped.
-func (st *statement) detach(command pgtree.Node, of *catalog.Table, label string) {
+func (st *statement) detach(command pgtree.Node, label string) {
 	part := command.Node("def").Node("name")
 	st.reportUnguarded(part, st.at(part), fmt.Sprintf("%s is detached from %s, and loses its row guards by that", labelOr("", part), label),
 		"Protect it by itself when it is still written, SELECT fencing.protect('"+labelOr("", part)+"', …), or drop it.")

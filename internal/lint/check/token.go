@@ -84,13 +84,14 @@ func isNamedParameter(n pgtree.Node) bool {
 
 // argumentName is the name in sqlc.arg(name) or sqlc.arg('name').
 func argumentName(n pgtree.Node) string {
-	for _, argument := range n.List("args") {
-		if text := constant(argument); text != "" {
-			return text
-		}
-		return strings.Join(argument.Words("fields"), ".")
+	args := n.List("args")
+	if len(args) == 0 {
+		return ""
 	}
-	return ""
+	if text := constant(args[0]); text != "" {
+		return text
+	}
+	return strings.Join(args[0].Words("fields"), ".")
 }
 
 func (e *expression) has(name string, schemas ...string) bool {

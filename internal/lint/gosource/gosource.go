@@ -86,7 +86,6 @@ type Source struct {
 	contents map[string][]byte
 	flow     *flow
 	queries  map[query][]function
-	excluded map[string]bool
 }
 
 // query is one of sqlc's: the name of its file, and its own.
@@ -142,7 +141,7 @@ func Load(ctx context.Context, patterns []string) (*Source, error) {
 
 func explained(err error) error {
 	if errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "executable file not found") {
-		return errors.New("there is no go command on the PATH; install Go, or lint only the SQL files by naming their directories without /...")
+		return errors.New("there is no go command on the PATH; install Go, or name directories without /... to lint their SQL files alone")
 	}
 	return errors.New(strings.TrimSpace(firstLine(err.Error())))
 }
@@ -185,7 +184,7 @@ func (s *Source) read(p *packages.Package, file *ast.File) {
 	}
 	content := string(s.content(name))
 	s.Files = append(s.Files, s.place(file.Package).File)
-	header := content[:min(len(content), int(s.files.Position(file.Package).Offset))]
+	header := content[:min(len(content), s.files.Position(file.Package).Offset)]
 
 	r := &reader{source: s, pkg: p, file: file, info: p.TypesInfo, generated: ownHeader.MatchString(header)}
 	if sqlcHeader.MatchString(header) {

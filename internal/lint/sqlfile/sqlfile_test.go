@@ -30,25 +30,39 @@ func TestStatementsAreFoundAsTheirToolsFindThem(t *testing.T) {
 		kind             sqlfile.Kind
 		want             []string
 	}{
-		{"a script of psql", "a.sql", "\\set ON_ERROR_STOP on\nSELECT 1; -- ;\nSELECT ';' /* ; */, \"a;b\", $q$;$q$, E'\\';';\n\\echo done", sqlfile.Script,
-			[]string{"SELECT 1", "SELECT ';' /* ; */, \"a;b\", $q$;$q$, E'\\';'"}},
-		{"a statement that \\gset sends", "a.sql", "SELECT fencing.next_token() AS token \\gset\nSELECT fencing.claim('a', :token);", sqlfile.Script,
-			[]string{"SELECT fencing.next_token() AS token", "SELECT fencing.claim('a', _token)"}},
-		{"psql's variables", "a.sql", `SELECT :'name', :"col", :x::int, a[1:n], b[(i):j], '{:no}', "a:b" FROM t WHERE f(n := 1)`, sqlfile.Script,
-			[]string{`SELECT  'name',  "col", _x::int, a[1:n], b[(i):j], '{:no}', "a:b" FROM t WHERE f(n := 1)`}},
+		{
+			"a script of psql", "a.sql", "\\set ON_ERROR_STOP on\nSELECT 1; -- ;\nSELECT ';' /* ; */, \"a;b\", $q$;$q$, E'\\';';\n\\echo done", sqlfile.Script,
+			[]string{"SELECT 1", "SELECT ';' /* ; */, \"a;b\", $q$;$q$, E'\\';'"},
+		},
+		{
+			"a statement that \\gset sends", "a.sql", "SELECT fencing.next_token() AS token \\gset\nSELECT fencing.claim('a', :token);", sqlfile.Script,
+			[]string{"SELECT fencing.next_token() AS token", "SELECT fencing.claim('a', _token)"},
+		},
+		{
+			"psql's variables", "a.sql", `SELECT :'name', :"col", :x::int, a[1:n], b[(i):j], '{:no}', "a:b" FROM t WHERE f(n := 1)`, sqlfile.Script,
+			[]string{`SELECT  'name',  "col", _x::int, a[1:n], b[(i):j], '{:no}', "a:b" FROM t WHERE f(n := 1)`},
+		},
 		{"data of COPY", "a.sql", "COPY t FROM stdin;\na;b\t'\n\\.\nSELECT 2;", sqlfile.Script, []string{"COPY t FROM stdin", "SELECT 2"}},
-		{"sqlc's queries", "q.sql", "-- name: A :one\nSELECT @a::int;\n\n-- name: B :exec\nSELECT 2\n-- name: C :many\nSELECT 3;", sqlfile.Queries,
-			[]string{"A: SELECT @a::int", "B: SELECT 2", "C: SELECT 3"}},
-		{"goose's sections", "1_a.sql", "-- +goose Up\nSELECT 1;\n-- +goose StatementBegin\nDO $$ BEGIN PERFORM 1; END $$;\n-- +goose StatementEnd\n-- +goose Down\nSELECT 2;", sqlfile.Migration,
-			[]string{"up: SELECT 1", "up: DO $$ BEGIN PERFORM 1; END $$", "down: SELECT 2"}},
+		{
+			"sqlc's queries", "q.sql", "-- name: A :one\nSELECT @a::int;\n\n-- name: B :exec\nSELECT 2\n-- name: C :many\nSELECT 3;", sqlfile.Queries,
+			[]string{"A: SELECT @a::int", "B: SELECT 2", "C: SELECT 3"},
+		},
+		{
+			"goose's sections", "1_a.sql", "-- +goose Up\nSELECT 1;\n-- +goose StatementBegin\nDO $$ BEGIN PERFORM 1; END $$;\n-- +goose StatementEnd\n-- +goose Down\nSELECT 2;", sqlfile.Migration,
+			[]string{"up: SELECT 1", "up: DO $$ BEGIN PERFORM 1; END $$", "down: SELECT 2"},
+		},
 		{"dbmate's sections", "1_a.sql", "-- migrate:up transaction:false\nSELECT 1;\n-- migrate:down\nSELECT 2;", sqlfile.Migration, []string{"up: SELECT 1", "down: SELECT 2"}},
 		{"tern's sections", "1_a.sql", "SELECT 1;\n---- create above / drop below ----\nSELECT 2;", sqlfile.Migration, []string{"up: SELECT 1", "down: SELECT 2"}},
 		{"golang-migrate's names", "db/1_a.down.sql", "SELECT 2;", sqlfile.Migration, []string{"down: SELECT 2"}},
 		{"Flyway's names", "db/V1.2__a.sql", "SELECT 2;", sqlfile.Migration, []string{"up: SELECT 2"}},
-		{"the body of a routine", "a.sql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END; SELECT 3", sqlfile.Script,
-			[]string{"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END", "SELECT 3"}},
-		{"a rule's commands", "a.sql", "CREATE RULE r AS ON UPDATE TO t DO ALSO (SELECT 1; SELECT 2); SELECT 3", sqlfile.Script,
-			[]string{"CREATE RULE r AS ON UPDATE TO t DO ALSO (SELECT 1; SELECT 2)", "SELECT 3"}},
+		{
+			"the body of a routine", "a.sql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END; SELECT 3", sqlfile.Script,
+			[]string{"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 2; END", "SELECT 3"},
+		},
+		{
+			"a rule's commands", "a.sql", "CREATE RULE r AS ON UPDATE TO t DO ALSO (SELECT 1; SELECT 2); SELECT 3", sqlfile.Script,
+			[]string{"CREATE RULE r AS ON UPDATE TO t DO ALSO (SELECT 1; SELECT 2)", "SELECT 3"},
+		},
 		{"a parenthesis that nobody closed", "a.sql", "SELECT (1; SELECT 2;", sqlfile.Script, []string{"SELECT (1", "SELECT 2"}},
 		{"a string that nobody closed", "a.sql", "SELECT 'a; SELECT 2;", sqlfile.Script, []string{"SELECT 'a; SELECT 2;"}},
 		{"a byte order mark", "a.sql", "\ufeffSELECT 1;", sqlfile.Script, []string{"SELECT 1"}},
