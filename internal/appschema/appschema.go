@@ -164,7 +164,10 @@ func throwaway(ctx context.Context, options *Options) (_ *Database, err error) {
 			return nil, err
 		}
 	}
-	return d, d.apply(ctx, options.Settings, scripts, progress)
+	if err := d.apply(ctx, options.Settings, scripts, progress); err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // bringsFencing recognises the SQL layer among the application's own migrations, as "fencectl install --emit" writes it and as a dump has it.

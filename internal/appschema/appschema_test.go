@@ -88,8 +88,11 @@ CREATE TABLE public.after_atomic (e text DEFAULT E'it\'s;', "a;b" int);`,
 		name, _ := filepath.Rel(dir, file)
 		applied = append(applied, filepath.ToSlash(name))
 	}
-	if diff := cmp.Diff([]string{"m/2_goose.sql", "m/10_goose.sql", "m/11_concurrently.up.sql", "m/12_dbmate.sql", "m/13_enum.sql", "m/14_atomic.sql",
-		"m/15_dump.sql", "m/16_search_path.sql", "later.sql"}, applied); diff != "" {
+	want := []string{
+		"m/2_goose.sql", "m/10_goose.sql", "m/11_concurrently.up.sql", "m/12_dbmate.sql", "m/13_enum.sql", "m/14_atomic.sql",
+		"m/15_dump.sql", "m/16_search_path.sql", "later.sql",
+	}
+	if diff := cmp.Diff(want, applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
 	if len(d.Skipped) != 1 || filepath.Base(d.Skipped[0]) != "17_backfill.go" {

@@ -91,7 +91,7 @@ func Run(ctx context.Context, options *Options) (*Result, error) {
 		if queries[i], err = queriesOf(w); err != nil {
 			return nil, err
 		}
-		if err := g.file(filepath.Join(queriesDir, w.stem+".sql"), render(w, queries[i])); err != nil {
+		if err := g.file(filepath.Join(queriesDir, w.stem+".sql"), render(queries[i])); err != nil {
 			return nil, err
 		}
 	}

@@ -545,8 +545,8 @@ func (b *writer) fence() error {
 	return nil
 }
 
-// render writes the queries of a table as a file for sqlc.
-func render(w *wanted, queries []*query) string {
+// render writes queries as a file for sqlc.
+func render(queries []*query) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "-- %s\n", header)
 	for _, q := range queries {

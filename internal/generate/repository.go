@@ -420,6 +420,7 @@ func (r *%s) %s(%s) error {
 `, what, r.name(), q.method, parameters(params...), run, refusal)
 	case opPartial:
 		r.partial(q, params, run, refusal)
+	case opFence: // it is the repository's own, see above
 	}
 	return nil
 }
