@@ -113,7 +113,7 @@ func (w *worker) acquire(ctx context.Context, lock string, limit time.Duration) 
 	})
 }
 
-// asks asks for the lock until it gets it. Each time the service says how long the lock is held at most, and that is waited for.
+// asks repeats its question for the lock until it gets it. Each time the service says how long the lock is held at most, and that is waited for.
 func (w *worker) asks(ctx context.Context, lock string, limit time.Duration, try func(context.Context) (got bool, left time.Duration, err error)) error {
 	for waited := false; ; waited = true {
 		got, left, err := try(ctx)

@@ -241,6 +241,7 @@ func (d *drawing) apply(e demo.Event) {
 		if e.Outcome == demo.Refused && actor.lapsed {
 			*actor = state{} // now it has been told
 		}
+	default: // the others change nobody's state
 	}
 }
 
@@ -312,6 +313,7 @@ func (d *drawing) marks(e demo.Event, row rowView) (*arrowView, []markView) {
 			marks = append(marks, icon(concerned, "warn", "bolt"))
 		}
 		return arrow, marks
+	default: // a symbol where it happens, and a dot where it is done to
 	}
 	name := icons[e.Kind]
 	if name == "" {

@@ -153,6 +153,7 @@ func TestEveryElementIsClosedWhereItWasOpened(t *testing.T) {
 				t.Fatalf("</%s> after %q", name, open)
 			}
 			open = open[:len(open)-1]
+		default: // texts and the like
 		}
 	}
 }
