@@ -217,6 +217,22 @@ func (c *canvas) axis(x scale, bottom float64, title string) {
 	c.text((x.from+x.to)/2, bottom+33, "middle", "small faint", title)
 }
 
+// legend names the series below the axis, in as many lines as they need, and makes room for those.
+func (c *canvas) legend(cells []results.Cell, left float64) {
+	x, y := left, c.height-8
+	for i, cell := range cells {
+		name := label(cell.Name)
+		width := 26 + 6.5*float64(len(name))
+		if x+width > plotWidth && x > left {
+			x, y = left, y+18
+		}
+		c.add(`<circle cx="%.1f" cy="%.1f" r="4" class="f%d"/>`, x, y, i%len(light))
+		c.text(x+8, y+4, "start", "small", name)
+		x += width
+	}
+	c.height = y + 10
+}
+
 // multiples shows every variant but the base as a multiple of it, a dot for each cell.
 func multiples(cells []results.Cell) string {
 	type dot struct {
@@ -256,16 +272,7 @@ func multiples(cells []results.Cell) string {
 		c.line(x.at(d.Low), y, x.at(d.High), y, "s"+strconv.Itoa(d.series%len(light)))
 		c.add(`<circle cx="%.1f" cy="%.1f" r="3.5" class="f%d"/>`, x.at(d.Value), y, d.series%len(light))
 	}
-	at := labels
-	for i, cell := range cells {
-		name := label(cell.Name)
-		c.add(`<circle cx="%.1f" cy="%.1f" r="4" class="f%d"/>`, at, c.height-8, i%len(light))
-		c.text(at+8, c.height-4, "start", "small", name)
-		at += 22 + 6.2*float64(len(name))
-		if at > plotWidth-120 && i < len(cells)-1 { // the legend's next line is to the left of the axis
-			at = 10
-		}
-	}
+	c.legend(cells, labels)
 	return c.String()
 }
 
@@ -295,13 +302,7 @@ func absolute(cells []results.Cell) string {
 			c.add(`<circle cx="%.1f" cy="%.1f" r="4" class="f%d"/>`, x.at(s.Median), y, i%len(light))
 		}
 	}
-	at := labels + 30
-	for i, cell := range cells {
-		name := label(cell.Name)
-		c.add(`<circle cx="%.1f" cy="%.1f" r="4" class="f%d"/>`, at, c.height-8, i%len(light))
-		c.text(at+8, c.height-4, "start", "small", name)
-		at += 30 + 6.5*float64(len(name))
-	}
+	c.legend(cells, labels+30)
 	return c.String()
 }
 
