@@ -61,7 +61,12 @@ func TestTortureWithoutASeedSaysWhichItTook(t *testing.T) {
 func TestTortureRefusesWhatMakesNoRun(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--duration", "10ms"}, {"--workers", "1"}, {"--guards", "maybe"}, {"--synchronous-commit", "maybe"}, {"--duration", "soon"}, {"extra"},
+		{"--duration", "10ms"},
+		{"--workers", "1"},
+		{"--guards", "maybe"},
+		{"--synchronous-commit", "maybe"},
+		{"--duration", "soon"},
+		{"extra"},
 		{"--html", "/does/not/exist/torture.html"},
 	} {
 		if status, out, errs := tortured(t, args...); status != statusError || out != "" || errs == "" {
