@@ -26,11 +26,12 @@ COMMENT ON SEQUENCE fencing.token_seq IS 'The counter of fencing.next_token, the
 -- name of the WAL segment does not.)
 -- +goose StatementBegin
 CREATE FUNCTION fencing.incarnation() RETURNS text
-LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE
 AS $$
-    SELECT (pg_control_system()).system_identifier || '/'
-        || ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer
+BEGIN
+    RETURN pg_catalog.concat((pg_catalog.pg_control_system()).system_identifier, '/',
+        pg_catalog.concat('x', pg_catalog."left"(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::pg_catalog."bit"(32)::pg_catalog.int4);
+END
 $$;
 -- +goose StatementEnd
 
@@ -54,11 +55,12 @@ DECLARE
     current text := fencing.incarnation();
     known   record;
     step    integer;
+    message pg_lsn;
 BEGIN
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
-    PERFORM pg_logical_emit_message(true, 'fencing', '');
+    message := pg_logical_emit_message(true, 'fencing', '');
 
     SELECT s.incarnation, s.epoch INTO STRICT known FROM fencing.source s WHERE s.name = 'postgres';
 
@@ -185,31 +187,26 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    held timestamptz;
     instant timestamptz;
 BEGIN
     IF COALESCE(name, '') = '' OR octet_length(name) > 1024 OR owner IS NULL OR ttl IS NULL OR ttl <= interval '0' THEN
         RAISE EXCEPTION 'acquire_lease needs a name of 1 to 1024 bytes, an owner and a positive time limit'
             USING ERRCODE = 'invalid_parameter_value', HINT = 'SELECT * FROM fencing.acquire_lease(''jobs/nightly'', gen_random_uuid(), ''30s'').';
     END IF;
-    -- A waiter's poll should not write: look without a lock first.
-    SELECT l.expires_at INTO held FROM fencing.lease l WHERE l.name = acquire_lease.name;
-    IF held > clock_timestamp() THEN
-        expires_in := held - clock_timestamp();
-        RETURN;
-    END IF;
     LOOP
-        SELECT l.expires_at INTO held FROM fencing.lease l WHERE l.name = acquire_lease.name FOR UPDATE;
+        -- A lease that is free is locked at once; one that is held is not locked, for a waiter's poll should not write. (The
+        -- condition is evaluated again if it had to wait for the lock.)
+        PERFORM FROM fencing.lease l WHERE l.name = acquire_lease.name AND l.expires_at <= clock_timestamp() FOR UPDATE;
         EXIT WHEN FOUND;
-        INSERT INTO fencing.lease AS l (name, token, owner, acquired_at, renewed_at, expires_at)
-        VALUES (acquire_lease.name, 0, acquire_lease.owner, '-infinity', '-infinity', '-infinity')
-            ON CONFLICT DO NOTHING;
+        SELECT l.expires_at - clock_timestamp() INTO expires_in FROM fencing.lease l WHERE l.name = acquire_lease.name;
+        IF expires_in > interval '0' THEN
+            RETURN;
+        ELSIF NOT FOUND THEN
+            INSERT INTO fencing.lease AS l (name, token, owner, acquired_at, renewed_at, expires_at)
+            VALUES (acquire_lease.name, 0, acquire_lease.owner, '-infinity', '-infinity', '-infinity')
+                ON CONFLICT DO NOTHING;
+        END IF;
     END LOOP;
-    instant := clock_timestamp();
-    IF held > instant THEN
-        expires_in := held - instant;
-        RETURN;
-    END IF;
     token := fencing.next_token();
     instant := clock_timestamp();
     UPDATE fencing.lease AS l

@@ -192,7 +192,7 @@ expected AS (
                 format(CASE WHEN f.max_advance IS NULL THEN 'ROW WHEN (%1$s) '
                             ELSE 'ROW WHEN ((%1$s OR (((new.last_fencing_token - old.last_fencing_token) > %2$s) AND (old.last_fencing_token > 0)))) ' END,
                        CASE WHEN f.single_use THEN '((new.last_fencing_token > old.last_fencing_token) IS NOT TRUE)'
-                            ELSE '(((new.last_fencing_token > old.last_fencing_token) OR ((new.last_fencing_token = old.last_fencing_token) AND (fencing.presented() = old.last_fencing_token))) IS NOT TRUE)' END,
+                            ELSE '(((new.last_fencing_token > old.last_fencing_token) OR ((new.last_fencing_token = old.last_fencing_token) AND (old.last_fencing_token > 0) AND ((old.last_fencing_token)::text = current_setting(''fencing.token''::text, true)))) IS NOT TRUE)' END,
                        CASE WHEN f.max_advance::numeric > 2147483647 THEN format('''%s''::bigint', f.max_advance) ELSE f.max_advance END),
                 'guard_row', true
           WHERE f.kind = 'row' AND NOT m.part
