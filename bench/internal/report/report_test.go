@@ -122,7 +122,7 @@ func TestWritingReplacesTheFiguresInTheReadmeAndLeavesTheRest(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := "# Title\n" + begin +
-			"- a single-row transaction that presents its token: **0.90** times the rate of one with the hand-written predicate\n" +
+			"- single-row transactions whose statement sets the token: **0.90** times the rate of those with the hand-written predicate\n" +
 			end + "after\n"
 		if diff := cmp.Diff(want, read(t, filepath.Join(root, "README.md"))); diff != "" {
 			t.Errorf("README (-want +got):\n%s", diff)

@@ -78,7 +78,7 @@ var hotRowWorkload = Workload{
 
 var hotFenceWorkload = Workload{
 	Name: "hot-fence", Title: "One hot named fence",
-	About: "All clients are workers of one holder and write, each to rows of its own, under one named fence: every transaction locks the fence `FOR SHARE`.",
+	About: "All clients are workers of one holder and write, each to rows of its own, under one named fence, which all of them share.",
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: hotCell, clients: b.scale.HotClients, rows: rowsOfSingle,
