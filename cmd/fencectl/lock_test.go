@@ -322,6 +322,15 @@ func TestASignalEndsTheWaitingForALock(t *testing.T) {
 	}
 }
 
+func TestALockServiceThatDoesNotAnswerIsNamed(t *testing.T) {
+	t.Parallel()
+	_, fencectl := shop(t)
+	for _, service := range []struct{ name, flag string }{{"redis", "--redis-url=redis://app:hunter2@127.0.0.1:1"}, {"zookeeper", "--zookeeper-servers=127.0.0.1:1"}} {
+		flag, _, _ := strings.Cut(service.flag, "=")
+		fencectl.fails(2, []string{service.name + " at 127.0.0.1:1", "connection refused", flag}, "lock", "a", "--source", service.name, service.flag, "--", "true")
+	}
+}
+
 func TestLockRefusesCommandLinesThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	_, fencectl := shop(t)

@@ -19,6 +19,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/fencectl/fencectl/internal/connect"
 	"github.com/fencectl/fencectl/tokensrc"
 	"github.com/fencectl/fencectl/tokensrc/etcd"
 	"github.com/fencectl/fencectl/tokensrc/postgres"
@@ -99,7 +100,7 @@ func openEtcd(ctx context.Context, s *Settings, epochs tokensrc.Epochs) (tokensr
 	})
 	if err != nil {
 		client.Close()
-		return nil, nil, fmt.Errorf("etcd at %s: %w", where, err)
+		return nil, nil, away(ctx, "etcd at "+where, err, "see that it is up, and where: --etcd-endpoints")
 	}
 	return etcd.NewMutex(client, &etcd.Options{TTL: s.TTL, Epochs: epochs, Logger: s.Logger}), func() { client.Close() }, nil
 }
@@ -115,7 +116,7 @@ func openRedis(ctx context.Context, s *Settings, epochs tokensrc.Epochs) (tokens
 	client := goredis.NewClient(options)
 	if err := answers(ctx, func(ctx context.Context) error { return client.Ping(ctx).Err() }); err != nil {
 		client.Close()
-		return nil, nil, fmt.Errorf("redis at %s: %w", options.Addr, err)
+		return nil, nil, away(ctx, "redis at "+options.Addr, err, "see that it is up, and where: --redis-url")
 	}
 	return redis.New(client, &redis.Options{TTL: s.TTL, Epochs: epochs, Logger: s.Logger}), func() { client.Close() }, nil
 }
@@ -149,9 +150,18 @@ func openZooKeeper(ctx context.Context, s *Settings, epochs tokensrc.Epochs) (to
 		return errors.Join(failures...)
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("zookeeper at %s: %w", s.ZooKeeperServers, err)
+		return nil, nil, away(ctx, "zookeeper at "+s.ZooKeeperServers, err, "see that it is up, and where: --zookeeper-servers")
 	}
 	return source, func() {}, nil
+}
+
+// away is the error of a service that did not answer, in the words of the service: a connection that was refused is not the database's.
+// An interruption stays what it is.
+func away(ctx context.Context, service string, err error, next string) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return &connect.Error{Message: fmt.Sprintf("%s: %v", service, err), Next: next}
 }
 
 // answers limits the first request. What it was waiting for is not worth more words than that.
