@@ -7,6 +7,8 @@ GOLANGCI     := $(GO) tool -modfile=tools/golangci-lint/go.mod golangci-lint
 
 # Which packages to test, with which further flags, and for how long at most a package.
 PACKAGES     ?= ./...
+# How many packages are tested at once: more than there are processors in a small machine, for the longest ones wait for leases to lapse.
+AT_ONCE      ?= 3
 TESTFLAGS    ?=
 TEST_TIMEOUT ?= 15m
 
@@ -53,7 +55,7 @@ build: ## Build bin/fencectl
 
 .PHONY: test
 test: deps ## Run all tests (TESTFLAGS, PACKAGES)
-	$(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+	$(GO) test -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 	$(GO) -C $(GORM) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 	$(GO) -C $(BENCH) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./...
 
@@ -78,7 +80,7 @@ test-matrix: deps ## Run the tests on each major version of PostgreSQL (PG_MAJOR
 	@failed=; for major in $(PG_MAJORS); do \
 		bin=$$(scripts/postgresql-binaries $$major) || exit; \
 		echo "PostgreSQL $$major, $$bin"; \
-		FENCECTL_PG_BIN=$$bin $(GO) test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(MATRIX_PACKAGES) || failed="$$failed $$major"; \
+		FENCECTL_PG_BIN=$$bin $(GO) test -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(MATRIX_PACKAGES) || failed="$$failed $$major"; \
 	done; \
 	[ -z "$$failed" ] || { echo "Failed on PostgreSQL$$failed"; exit 1; }
 
