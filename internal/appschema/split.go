@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/fencectl/fencectl/internal/sqllex"
 )
 
 // A lexicalError is a text that does not end where it must.
@@ -15,14 +17,8 @@ type lexicalError struct {
 
 func (e *lexicalError) Error() string { return e.reason }
 
-var (
-	// createRoutine begins the statements whose body may be BEGIN ATOMIC ... END, with semicolons in it.
-	createRoutine = regexp.MustCompile(`(?i)^create\s+(or\s+replace\s+)?(function|procedure)\b`)
-	copyFromStdin = regexp.MustCompile(`(?is)^copy\s.*\sfrom\s+stdin\b`)
-	dollarTag     = regexp.MustCompile(`^\$([A-Za-z_\x80-\xff][A-Za-z_0-9\x80-\xff]*)?\$`)
-	// psql commands that change nothing in the database: pg_dump writes the first two.
-	harmless = regexp.MustCompile(`^\\(restrict|unrestrict|echo|qecho|warn|timing|pset|set|unset|encoding)\b`)
-)
+// psql commands that change nothing in the database: pg_dump writes the first two.
+var harmless = regexp.MustCompile(`^\\(restrict|unrestrict|echo|qecho|warn|timing|pset|set|unset|encoding)\b`)
 
 // split takes a script apart into its statements, as psql does: at semicolons that are in no string, name, comment, parenthesis or function body.
 // at is where the script begins in its file.
@@ -56,16 +52,16 @@ func (s *splitter) step() error {
 		s.pos += size
 		return nil
 	case strings.HasPrefix(rest, "--"):
-		s.pos += lineLength(rest)
+		s.pos += sqllex.Line(rest)
 		return nil
 	case strings.HasPrefix(rest, "/*"):
 		return s.comment()
 	case first == '\\' && s.begin < 0:
-		line := strings.TrimSpace(rest[:lineLength(rest)])
+		line := strings.TrimSpace(rest[:sqllex.Line(rest)])
 		if !harmless.MatchString(line) {
 			return s.fail(s.pos, "psql's command "+strings.Fields(line)[0]+" is not SQL; where it includes a file, name that in schema.migrations")
 		}
-		s.pos += lineLength(rest)
+		s.pos += sqllex.Line(rest)
 		return nil
 	}
 	if s.begin < 0 && first != ';' {
@@ -88,16 +84,16 @@ func (s *splitter) step() error {
 		s.pos++
 		return s.quoted('\'', true)
 	case first == '$':
-		if tag := dollarTag.FindString(rest); tag != "" {
-			end := strings.Index(rest[len(tag):], tag)
-			if end < 0 {
-				return s.fail(s.pos, "the string that begins with "+tag+" does not end")
-			}
-			s.pos += end + 2*len(tag)
-			return nil
+		tag, n, ended := sqllex.Dollar(rest)
+		switch {
+		case tag == "":
+			s.pos++
+		case !ended:
+			return s.fail(s.pos, "the string that begins with "+tag+" does not end")
+		default:
+			s.pos += n
 		}
-		s.pos++
-	case letter(first):
+	case sqllex.Letter(first):
 		s.word()
 	default:
 		s.pos += size
@@ -105,63 +101,31 @@ func (s *splitter) step() error {
 	return nil
 }
 
-func letter(r rune) bool { return r == '_' || unicode.IsLetter(r) || r > unicode.MaxASCII }
-
-// word reads a name or keyword. A $ may be part of one.
 func (s *splitter) word() {
-	rest := s.text[s.pos:]
-	length := strings.IndexFunc(rest, func(r rune) bool { return !letter(r) && !unicode.IsDigit(r) && r != '$' })
-	if length < 0 {
-		length = len(rest)
-	}
-	s.pos += length
-	switch word := rest[:length]; {
-	case s.parens > 0 || !createRoutine.MatchString(s.text[s.begin:s.pos]):
-	case strings.EqualFold(word, "begin"):
-		s.blocks++
-	case strings.EqualFold(word, "case") && s.blocks > 0:
-		s.blocks++
-	case strings.EqualFold(word, "end") && s.blocks > 0:
-		s.blocks--
+	n := sqllex.Word(s.text[s.pos:])
+	word := s.text[s.pos : s.pos+n]
+	s.pos += n
+	if s.parens == 0 {
+		s.blocks = sqllex.Blocks(s.blocks, s.text[s.begin:s.pos], word)
 	}
 }
 
 func (s *splitter) quoted(quote byte, escapes bool) error {
-	begin := s.pos
-	for i := s.pos + 1; i < len(s.text); i++ {
-		switch {
-		case escapes && s.text[i] == '\\':
-			i++
-		case s.text[i] != quote:
-		case i+1 < len(s.text) && s.text[i+1] == quote:
-			i++
-		default:
-			s.pos = i + 1
-			return nil
-		}
+	n, ended := sqllex.Quoted(s.text[s.pos:], quote, escapes)
+	if !ended {
+		return s.fail(s.pos, "a text in "+string(quote)+" does not end")
 	}
-	return s.fail(begin, "a text in "+string(quote)+" does not end")
+	s.pos += n
+	return nil
 }
 
-// comment skips a comment in which others may be.
 func (s *splitter) comment() error {
-	begin, depth := s.pos, 0
-	for s.pos < len(s.text) {
-		switch {
-		case strings.HasPrefix(s.text[s.pos:], "/*"):
-			depth++
-			s.pos += 2
-		case strings.HasPrefix(s.text[s.pos:], "*/"):
-			depth--
-			s.pos += 2
-			if depth == 0 {
-				return nil
-			}
-		default:
-			s.pos++
-		}
+	n, ended := sqllex.Comment(s.text[s.pos:])
+	if !ended {
+		return s.fail(s.pos, "a comment does not end")
 	}
-	return s.fail(begin, "a comment does not end")
+	s.pos += n
+	return nil
 }
 
 func (s *splitter) semicolon() {
@@ -171,7 +135,7 @@ func (s *splitter) semicolon() {
 	}
 	end := s.pos
 	s.pos++
-	if s.begin >= 0 && copyFromStdin.MatchString(s.text[s.begin:end]) {
+	if s.begin >= 0 && sqllex.CopiesFromStdin(s.text[s.begin:end]) {
 		s.copyData(end)
 		return
 	}
@@ -180,11 +144,11 @@ func (s *splitter) semicolon() {
 
 // copyData reads the lines after a COPY FROM STDIN, up to the one that is \. alone.
 func (s *splitter) copyData(end int) {
-	s.pos += lineLength(s.text[s.pos:])
+	s.pos += sqllex.Line(s.text[s.pos:])
 	begin := min(s.pos+1, len(s.text))
 	s.pos = begin
 	for s.pos < len(s.text) {
-		length := lineLength(s.text[s.pos:])
+		length := sqllex.Line(s.text[s.pos:])
 		line := strings.TrimRight(s.text[s.pos:s.pos+length], "\r")
 		if line == `\.` {
 			break
@@ -209,11 +173,3 @@ func (s *splitter) end(end int) {
 }
 
 func (s *splitter) fail(pos int, reason string) error { return &lexicalError{s.at + pos, reason} }
-
-// lineLength is the number of bytes before the end of the line.
-func lineLength(text string) int {
-	if end := strings.IndexByte(text, '\n'); end >= 0 {
-		return end
-	}
-	return len(text)
-}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/fencectl/fencectl/internal/sqllex"
 )
 
 // A Kind is what a statement does to a table.
@@ -202,29 +204,23 @@ func scan(text string) []token {
 		case strings.HasPrefix(text, "--"):
 			_, text, _ = strings.Cut(text, "\n")
 		case strings.HasPrefix(text, "/*"):
-			text = text[comment(text):]
+			n, _ := sqllex.Comment(text)
+			text = text[n:]
 		case first == '\'':
-			n := until(text, '\'', escapes(tokens))
+			n, _ := sqllex.Quoted(text, '\'', escapes(tokens))
 			tokens = append(tokens, token{quoted, text[:n]})
 			text = text[n:]
 		case first == '"':
-			n := until(text, '"', false)
+			n, _ := sqllex.Quoted(text, '"', false)
 			name := strings.TrimSuffix(text[1:n], `"`)
 			tokens = append(tokens, token{identifier, strings.ReplaceAll(name, `""`, `"`)})
 			text = text[n:]
-		case first == '$' && dollarTag(text) != "":
-			tag := dollarTag(text)
-			n := len(text)
-			if end := strings.Index(text[len(tag):], tag); end >= 0 {
-				n = 2*len(tag) + end
-			}
+		case first == '$' && dollarQuoted(text):
+			_, n, _ := sqllex.Dollar(text)
 			tokens = append(tokens, token{quoted, text[:n]})
 			text = text[n:]
-		case letter(first):
-			n := strings.IndexFunc(text, func(r rune) bool { return !letter(r) && !unicode.IsDigit(r) && r != '$' })
-			if n < 0 {
-				n = len(text)
-			}
+		case sqllex.Letter(first):
+			n := sqllex.Word(text)
 			tokens = append(tokens, token{word, strings.ToLower(text[:n])})
 			text = text[n:]
 		default:
@@ -235,59 +231,10 @@ func scan(text string) []token {
 	return tokens
 }
 
-func letter(r rune) bool { return r == '_' || unicode.IsLetter(r) }
-
-// comment is the length of the comment that a text begins with. Comments nest.
-func comment(text string) int {
-	depth := 0
-	for i := 0; i < len(text); {
-		switch {
-		case strings.HasPrefix(text[i:], "/*"):
-			depth++
-			i += 2
-		case strings.HasPrefix(text[i:], "*/"):
-			i += 2
-			if depth--; depth == 0 {
-				return i
-			}
-		default:
-			i++
-		}
-	}
-	return len(text)
-}
-
 // escapes says whether a string that follows begins with E, in which a backslash keeps the quote after it.
 func escapes(before []token) bool { return len(before) > 0 && before[len(before)-1].is("e") }
 
-// until is the length of the quoted text that a text begins with; a doubled quote is one within.
-func until(text string, quote byte, backslashes bool) int {
-	for i := 1; i < len(text); i++ {
-		switch {
-		case backslashes && text[i] == '\\':
-			i++
-		case text[i] == quote:
-			if i+1 < len(text) && text[i+1] == quote {
-				i++
-				continue
-			}
-			return i + 1
-		}
-	}
-	return len(text)
-}
-
-// dollarTag is the opening of a dollar-quoted string: $$ or $tag$; "" for a parameter.
-func dollarTag(text string) string {
-	end := strings.IndexByte(text[1:], '$')
-	if end < 0 {
-		return ""
-	}
-	tag := text[1 : end+1]
-	for i, r := range tag {
-		if !letter(r) && (i == 0 || !unicode.IsDigit(r)) {
-			return ""
-		}
-	}
-	return text[:end+2]
+func dollarQuoted(text string) bool {
+	tag, _, _ := sqllex.Dollar(text)
+	return tag != ""
 }

@@ -5,13 +5,11 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/fencectl/fencectl/internal/sqllex"
 )
 
 var (
-	dollarTag     = regexp.MustCompile(`^\$([A-Za-z_\x80-\xff][A-Za-z_0-9\x80-\xff]*)?\$`)
-	copyFromStdin = regexp.MustCompile(`(?is)^copy\s.*\sfrom\s+stdin\b`)
-	routine       = regexp.MustCompile(`(?i)^create\s+(or\s+replace\s+)?(function|procedure)\b`)
-
 	// What psql replaces: :name, :'name', :"name", :{?name}.
 	variable = regexp.MustCompile(`^:([A-Za-z_][A-Za-z_0-9]*|'[A-Za-z_0-9]+'|"[A-Za-z_0-9]+"|\{\?[A-Za-z_0-9]+\})`)
 
@@ -55,13 +53,14 @@ func (s *scanner) step() {
 		s.pos += size
 		return
 	case strings.HasPrefix(rest, "--"):
-		s.comment(rest[:lineLength(rest)], len("--"), 0)
+		s.comment(rest[:sqllex.Line(rest)], len("--"), 0)
 		return
 	case strings.HasPrefix(rest, "/*"):
-		s.comment(rest[:blockComment(rest)], len("/*"), len("*/"))
+		n, _ := sqllex.Comment(rest)
+		s.comment(rest[:n], len("/*"), len("*/"))
 		return
 	case s.psql && first == '\\':
-		s.command(rest[:lineLength(rest)])
+		s.command(rest[:sqllex.Line(rest)])
 		return
 	}
 	if s.begin < 0 && first != ';' {
@@ -77,23 +76,23 @@ func (s *scanner) step() {
 		s.parens = max(0, s.parens-1)
 		s.pos++
 	case first == '\'':
-		s.pos += until(rest, '\'', false)
+		s.quoted('\'', false)
 	case first == '"':
-		s.pos += until(rest, '"', false)
+		s.quoted('"', false)
 	case (first == 'e' || first == 'E') && strings.HasPrefix(rest[1:], "'"):
-		s.pos += 1 + until(rest[1:], '\'', true)
-	case first == '$' && dollarTag.MatchString(rest):
-		tag := dollarTag.FindString(rest)
-		if end := strings.Index(rest[len(tag):], tag); end >= 0 {
-			s.pos += end + 2*len(tag)
+		s.pos++
+		s.quoted('\'', true)
+	case first == '$':
+		if tag, n, _ := sqllex.Dollar(rest); tag != "" {
+			s.pos += n
 		} else {
-			s.pos = len(s.text)
+			s.pos++
 		}
 	case first == ':' && strings.HasPrefix(rest, "::"):
 		s.pos += len("::")
 	case first == ':' && s.psql && !s.sliced() && variable.MatchString(rest):
 		s.variable(variable.FindString(rest))
-	case letter(first):
+	case sqllex.Letter(first):
 		s.word()
 	default:
 		s.pos += size
@@ -156,7 +155,7 @@ func (s *scanner) sliced() bool {
 		return false
 	}
 	before := rune(s.text[s.pos-1])
-	return letter(before) || unicode.IsDigit(before) || before == ')' || before == ']'
+	return sqllex.Letter(before) || unicode.IsDigit(before) || before == ')' || before == ']'
 }
 
 // variable puts something in a variable's place that the grammar takes wherever it takes the variable: a name or a string.
@@ -175,22 +174,17 @@ func (s *scanner) variable(text string) {
 	}
 }
 
-// word reads a name or keyword. A $ may be part of one.
+func (s *scanner) quoted(quote byte, escapes bool) {
+	n, _ := sqllex.Quoted(s.text[s.pos:], quote, escapes)
+	s.pos += n
+}
+
 func (s *scanner) word() {
-	rest := s.text[s.pos:]
-	length := strings.IndexFunc(rest, func(r rune) bool { return !letter(r) && !unicode.IsDigit(r) && r != '$' })
-	if length < 0 {
-		length = len(rest)
-	}
-	s.pos += length
-	switch word := rest[:length]; {
-	case s.parens > 0 || !routine.MatchString(s.text[s.begin:s.pos]):
-	case strings.EqualFold(word, "begin"):
-		s.blocks++
-	case strings.EqualFold(word, "case") && s.blocks > 0:
-		s.blocks++
-	case strings.EqualFold(word, "end") && s.blocks > 0:
-		s.blocks--
+	n := sqllex.Word(s.text[s.pos:])
+	word := s.text[s.pos : s.pos+n]
+	s.pos += n
+	if s.parens == 0 {
+		s.blocks = sqllex.Blocks(s.blocks, s.text[s.begin:s.pos], word)
 	}
 }
 
@@ -200,7 +194,7 @@ func (s *scanner) semicolon() {
 	if s.blocks > 0 || s.parens > 0 && s.balances(at) {
 		return
 	}
-	if s.psql && s.begin >= 0 && copyFromStdin.MatchString(s.text[s.begin:at]) {
+	if s.psql && s.begin >= 0 && sqllex.CopiesFromStdin(s.text[s.begin:at]) {
 		s.copyData()
 	}
 	s.end(at)
@@ -219,9 +213,9 @@ var ruleDefinition = regexp.MustCompile(`(?i)^create\s+(or\s+replace\s+)?rule\b`
 
 // copyData blanks the lines after a COPY FROM STDIN, up to the one that is \. alone.
 func (s *scanner) copyData() {
-	begin := min(s.pos+lineLength(s.text[s.pos:])+1, len(s.text))
+	begin := min(s.pos+sqllex.Line(s.text[s.pos:])+1, len(s.text))
 	for s.pos = begin; s.pos < len(s.text); {
-		line := s.text[s.pos : s.pos+lineLength(s.text[s.pos:])]
+		line := s.text[s.pos : s.pos+sqllex.Line(s.text[s.pos:])]
 		s.pos = min(s.pos+len(line)+1, len(s.text))
 		if strings.TrimRight(line, "\r") == `\.` {
 			break
@@ -251,50 +245,4 @@ func (s *scanner) blank(from, to int) {
 			s.out[i] = ' '
 		}
 	}
-}
-
-func letter(r rune) bool { return r == '_' || unicode.IsLetter(r) || r > unicode.MaxASCII }
-
-// lineLength is the number of bytes before the end of the line.
-func lineLength(text string) int {
-	if end := strings.IndexByte(text, '\n'); end >= 0 {
-		return end
-	}
-	return len(text)
-}
-
-// blockComment is the length of the comment that a text begins with. Comments nest.
-func blockComment(text string) int {
-	depth := 0
-	for i := 0; i < len(text); {
-		switch {
-		case strings.HasPrefix(text[i:], "/*"):
-			depth++
-			i += 2
-		case strings.HasPrefix(text[i:], "*/"):
-			i += 2
-			if depth--; depth == 0 {
-				return i
-			}
-		default:
-			i++
-		}
-	}
-	return len(text)
-}
-
-// until is the length of the quoted text that a text begins with; a doubled quote is one within.
-func until(text string, quote byte, backslashes bool) int {
-	for i := 1; i < len(text); i++ {
-		switch {
-		case backslashes && text[i] == '\\':
-			i++
-		case text[i] != quote:
-		case i+1 < len(text) && text[i+1] == quote:
-			i++
-		default:
-			return i + 1
-		}
-	}
-	return len(text)
 }
