@@ -301,7 +301,8 @@ RETURN pg_catalog.set_config(
 -- +goose StatementEnd
 
 -- The key of the advisory lock that stands for a named fence. 64 bits: two fences that shared one would
--- only wait for each other, and so would an application's own lock with that number.
+-- only wait for each other, and so would an application's own lock with that number. The seed is any number but 0, which others
+-- hash their own names with.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.fence_lock(fence text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -39,7 +39,8 @@ var parsed = map[string]string{
 	"presented": "RETURN CASE current_setting('fencing.token'::text, true) WHEN ''::text THEN NULL::bigint " +
 		"WHEN current_setting('fencing.checked'::text, true) THEN (current_setting('fencing.checked'::text, true))::bigint " +
 		"ELSE CASE WHEN (current_setting('fencing.token'::text, true) ~ '^[1-9][0-9]{0,17}$'::text) THEN (current_setting('fencing.token'::text, true))::bigint " +
-		"WHEN (current_setting('fencing.token'::text, true) IS NOT NULL) THEN fencing.presented(NULL::text) ELSE NULL::bigint " + "END " + "END",
+		"WHEN (current_setting('fencing.token'::text, true) IS NOT NULL) THEN fencing.presented(NULL::text) ELSE NULL::bigint END" +
+		" END",
 	"set_accepted": "RETURN set_config(concat('fencing.accepted_', (hashtext(fence) & 1023)), CASE WHEN accepted THEN concat(current_setting('fencing.token'::text, true), ' ', " +
 		"current_setting('fencing.tokens'::text, true), ' ', fence) ELSE ''::text END, true)",
 	"token_counter": "RETURN (token & '281474976710655'::bigint)",
