@@ -267,18 +267,56 @@ $$;
 COMMENT ON FUNCTION fencing.limit_transaction(bigint, bigint) IS
     'Has the server end the current transaction when its client idles in it for longer than the first number of milliseconds, or (from PostgreSQL 17) when it lasts longer than the second; 0 for no limit, and a shorter one that is set already stays.';
 
+-- Presents a token and limits the transaction: what comes with the BEGIN of every transaction that a program has under a lock, so
+-- it is one statement, without a result, and two steps where nothing is unusual. (PL/pgSQL makes an expression ready once in each
+-- transaction, and CALL needs no plan.)
+-- +goose StatementBegin
+CREATE PROCEDURE fencing.present(token bigint, idle_ms bigint, total_ms bigint)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    -- CASE, because what follows a NULL in an AND is evaluated too.
+    IF (CASE WHEN token OPERATOR(pg_catalog.>) 0
+             THEN pg_catalog.set_config('fencing.token', token::pg_catalog.text, true) OPERATOR(pg_catalog.=)
+                  pg_catalog.set_config('fencing.checked', token::pg_catalog.text, true) END)
+    THEN
+        IF (CASE WHEN idle_ms OPERATOR(pg_catalog.>) 0
+                      AND pg_catalog.current_setting('idle_in_transaction_session_timeout') OPERATOR(pg_catalog.=) '0'
+                      AND pg_catalog.current_setting('transaction_timeout', true) IS NULL -- before PostgreSQL 17
+                 THEN pg_catalog.set_config('idle_in_transaction_session_timeout', idle_ms::pg_catalog.text, true) END) IS NOT NULL
+        THEN
+            RETURN;
+        END IF;
+        IF idle_ms OPERATOR(pg_catalog.>) 0 OR total_ms OPERATOR(pg_catalog.>) 0 THEN
+            PERFORM fencing.limit_transaction(idle_ms, total_ms);
+        END IF;
+        RETURN;
+    END IF;
+    PERFORM fencing.present(token); -- refuses it
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON PROCEDURE fencing.present(bigint, bigint, bigint) IS
+    'fencing.present and fencing.limit_transaction in one: presents a fencing token for the current transaction, which must have begun, and limits it to so many milliseconds of idling and in all; 0 for no limit. ZF003 when the token is not positive.';
+
 -- Per-transaction memory ------------------------------------------------------------------------
 
 -- A named fence is checked once per transaction: from then on the transaction keeps claims of it
 -- waiting (fencing.check_fence), so that it cannot be raised before the transaction ends, and the answer
--- cannot change. The memory is a small direct-mapped cache in transaction-local settings: they vanish at
--- the end of the transaction and with a savepoint that is rolled back, exactly as the lock does. An entry
--- repeats the settings it was checked under, so presenting another token is checked afresh. Its size
--- is bounded, so a bulk write over many fences costs no more per row than one over few.
+-- cannot change. The memory is transaction-local settings: one for the first fence, because most transactions
+-- have no other, and a small direct-mapped cache. They vanish at the end of the transaction and with a savepoint
+-- that is rolled back, exactly as the locks do. An entry repeats the settings it was checked under, so presenting
+-- another token is checked afresh. Its size is bounded, so a bulk write over many fences costs no more per
+-- row than one over few.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.accepted(fence text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
-RETURN pg_catalog.current_setting(
+RETURN pg_catalog.current_setting('fencing.accepted_first', true)
+       OPERATOR(pg_catalog.=)
+       pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                         pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+    OR pg_catalog.current_setting(
            pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023), true)
        OPERATOR(pg_catalog.=)
        pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
@@ -288,16 +326,23 @@ RETURN pg_catalog.current_setting(
 COMMENT ON FUNCTION fencing.accepted(text) IS
     'Whether this transaction''s token has been checked against a named fence already (claims of the fence wait for it until it ends).';
 
--- Remembers that what is presented now was accepted by a fence, or forgets it. A single expression, which is inlined.
+-- Remembers that what is presented now was accepted by a fence, or forgets it; then the first fence is not another's to be. A
+-- single expression, which is inlined.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.set_accepted(fence text, accepted boolean) RETURNS text
 LANGUAGE sql
-RETURN pg_catalog.set_config(
-           pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023),
-           CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
-                                                     pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
-                ELSE '' END,
-           true);
+RETURN pg_catalog.concat(
+    pg_catalog.set_config(
+        pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023),
+        CASE WHEN accepted THEN pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                                                  pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+             ELSE '' END,
+        true),
+    CASE WHEN NOT accepted THEN pg_catalog.set_config('fencing.accepted_first', 'forgotten', true)
+         WHEN COALESCE(pg_catalog.current_setting('fencing.accepted_first', true), '') OPERATOR(pg_catalog.=) ''
+             THEN pg_catalog.set_config('fencing.accepted_first',
+                      pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                                        pg_catalog.current_setting('fencing.tokens', true), ' ', fence), true) END);
 -- +goose StatementEnd
 
 -- The key of the advisory lock that stands for a named fence. 64 bits: two fences that shared one would
@@ -371,11 +416,13 @@ REVOKE ALL ON FUNCTION
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
     fencing.accepted(text), fencing.version()
 FROM PUBLIC;
+REVOKE ALL ON PROCEDURE fencing.present(bigint, bigint, bigint) FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencing TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
     fencing.accepted(text)
 TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE fencing.present(bigint, bigint, bigint) TO PUBLIC;
 
 -- +goose Down
 DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
@@ -384,5 +431,6 @@ DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fe
               fencing.presented(), fencing.presented(text), fencing.presented_text(text), fencing.parse_token(text),
               fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),
               fencing.make_token(integer, bigint);
+DROP PROCEDURE fencing.present(bigint, bigint, bigint);
 DROP TABLE fencing.bypass_log, fencing.violation, fencing.fence;
 REVOKE USAGE ON SCHEMA fencing FROM PUBLIC;

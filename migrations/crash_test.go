@@ -66,8 +66,16 @@ func (c *crashing) flushed() {
 	pgtest.Exec(c.t, c.pool, "CHECKPOINT")
 	for _, process := range []string{"walwriter", "background writer", "checkpointer"} {
 		pid := pgtest.Value[int](c.t, c.pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = $1", process)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			c.t.Fatal(err)
+		// A test that fails before the crash must not wait for a server that cannot shut down.
+		c.t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+		// One that is stopped at work may hold a lock that every commit needs: it is stopped again until that finds it at rest.
+		for atRest := false; !atRest; {
+			for _, signal := range []syscall.Signal{syscall.SIGCONT, syscall.SIGSTOP} {
+				if err := syscall.Kill(pid, signal); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+			atRest = pgtest.Value[bool](c.t, c.pool, "SELECT wait_event_type IS NOT DISTINCT FROM 'Activity' FROM pg_stat_activity WHERE pid = $1", pid)
 		}
 	}
 }

@@ -58,6 +58,31 @@ func TestHoldPresentsForItsFence(t *testing.T) {
 	}
 }
 
+// A claim takes the fence's advisory lock, then its row. Who holds the row already must not wait for that lock: a guard that comes after a
+// hold would, if it did not see that the fence has accepted this transaction.
+func TestAGuardAfterAHoldDoesNotDeadlockWithAClaim(t *testing.T) {
+	t.Parallel()
+	pool := fencedJobs(t, "fence => 'nightly'")
+	for _, after := range []string{"", "SELECT fencing.claim('other', 34)"} { // the second makes the transaction forget, of another fence
+		pgtest.Exec(t, pool, "SELECT fencing.lower_fence(name, 0, 'again') FROM fencing.fence")
+		pgtest.Exec(t, pool, "SELECT fencing.claim('nightly', 34); SELECT fencing.claim('other', 33)")
+		tx, err := pgtest.Conn(t, pool).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Exec(t, tx, "SELECT fencing.hold('nightly', 34)")
+		pgtest.Exec(t, tx, after)
+		claim := pgtest.Go(t, pgtest.Conn(t, pool), "SELECT fencing.claim('nightly', 36)").Blocked()
+		pgtest.Exec(t, tx, "UPDATE public.jobs SET state = 'held' WHERE id = 1")
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := claim.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestHoldIsNotForEverybody(t *testing.T) {
 	t.Parallel()
 	pool := fencedJobs(t, "fence => 'nightly'")

@@ -30,6 +30,8 @@ func TestATransactionIsLimitedUnlessAShorterLimitIsSet(t *testing.T) {
 		for _, setting := range []struct{ name, call string }{
 			{"idle_in_transaction_session_timeout", "SELECT fencing.limit_transaction($1, 0)"},
 			{"transaction_timeout", "SELECT fencing.limit_transaction(0, $1)"},
+			{"idle_in_transaction_session_timeout", "CALL fencing.present(34, $1, 0)"},
+			{"transaction_timeout", "CALL fencing.present(34, 0, $1)"},
 		} {
 			conn := pgtest.Conn(t, pool)
 			if setting.name == "transaction_timeout" && pgtest.ServerVersion(t) < 17 {
@@ -47,6 +49,35 @@ func TestATransactionIsLimitedUnlessAShorterLimitIsSet(t *testing.T) {
 				t.Fatal(err)
 			}
 			finds(t, conn, c.session, "SELECT current_setting($1)", setting.name) // the next transaction is not limited
+		}
+	}
+}
+
+// The call that comes with BEGIN: both limits at once, and the token is refused as by the function.
+func TestACallPresentsAndLimitsAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	for _, token := range []string{"0", "-1", "NULL"} {
+		ends(t, try(t, pool, "CALL fencing.present("+token+", 15000, 15000)"), "ZF003")
+	}
+	for call, want := range map[string][]string{
+		"CALL fencing.present(34, 15000, 7000)": {"15s", "7s"},
+		"CALL fencing.present(34, 15000, 0)":    {"15s", "0"},
+		"CALL fencing.present(34, 0, 0)":        {"0", "0"},
+		"CALL fencing.present(34, NULL, NULL)":  {"0", "0"},
+	} {
+		tx, err := pgtest.Conn(t, pool).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Exec(t, tx, call)
+		finds(t, tx, int64(34), "SELECT fencing.presented()")
+		finds(t, tx, want[0], "SELECT current_setting('idle_in_transaction_session_timeout')")
+		if pgtest.ServerVersion(t) >= 17 {
+			finds(t, tx, want[1], "SELECT current_setting('transaction_timeout')")
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

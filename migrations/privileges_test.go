@@ -18,6 +18,7 @@ func TestPublicMayPresentAndNothingElse(t *testing.T) {
 		"function fencing.accepted(text) EXECUTE",
 		"function fencing.limit_transaction(bigint,bigint) EXECUTE",
 		"function fencing.present(bigint) EXECUTE",
+		"function fencing.present(bigint,bigint,bigint) EXECUTE",
 		"function fencing.present(bigint,text) EXECUTE",
 		"function fencing.presented() EXECUTE",
 		"function fencing.presented(text) EXECUTE",

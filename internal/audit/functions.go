@@ -28,11 +28,14 @@ func (f function) same(other function) bool {
 	return f.name == other.name && f.body == other.body && f.definer == other.definer && f.settings == other.settings
 }
 
+// entry is what a transaction remembers of a fence that has accepted it.
+const entry = "concat(current_setting('fencing.token'::text, true), ' ', current_setting('fencing.tokens'::text, true), ' ', fence)"
+
 // parsed has the bodies that are written as RETURN, which PostgreSQL keeps parsed, as it prints them: on every version alike.
 // Every audit of a fresh installation, in the tests, compares them.
 var parsed = map[string]string{
-	"accepted": "RETURN (current_setting(concat('fencing.accepted_', (hashtext(fence) & 1023)), true) = concat(current_setting('fencing.token'::text, true), ' ', " +
-		"current_setting('fencing.tokens'::text, true), ' ', fence))",
+	"accepted": "RETURN ((current_setting('fencing.accepted_first'::text, true) = " + entry + ") OR " +
+		"(current_setting(concat('fencing.accepted_', (hashtext(fence) & 1023)), true) = " + entry + "))",
 	"acting_role": "RETURN COALESCE(NULLIF(current_setting('role'::text, true), 'none'::text), (SESSION_USER)::text)",
 	"make_token":  "RETURN (((epoch)::bigint << 48) | counter)",
 	"fence_lock":  "RETURN hashtextextended(fence, '7094703062094545218'::bigint)",
@@ -41,8 +44,10 @@ var parsed = map[string]string{
 		"ELSE CASE WHEN (current_setting('fencing.token'::text, true) ~ '^[1-9][0-9]{0,17}$'::text) THEN (current_setting('fencing.token'::text, true))::bigint " +
 		"WHEN (current_setting('fencing.token'::text, true) IS NOT NULL) THEN fencing.presented(NULL::text) ELSE NULL::bigint END" +
 		" END",
-	"set_accepted": "RETURN set_config(concat('fencing.accepted_', (hashtext(fence) & 1023)), CASE WHEN accepted THEN concat(current_setting('fencing.token'::text, true), ' ', " +
-		"current_setting('fencing.tokens'::text, true), ' ', fence) ELSE ''::text END, true)",
+	"set_accepted": "RETURN concat(set_config(concat('fencing.accepted_', (hashtext(fence) & 1023)), CASE WHEN accepted THEN " + entry + " ELSE ''::text END, true), " +
+		"CASE WHEN (NOT accepted) THEN set_config('fencing.accepted_first'::text, 'forgotten'::text, true) " +
+		"WHEN (COALESCE(current_setting('fencing.accepted_first'::text, true), ''::text) = ''::text) " +
+		"THEN set_config('fencing.accepted_first'::text, " + entry + ", true) ELSE NULL::text END)",
 	"token_counter": "RETURN (token & '281474976710655'::bigint)",
 	"token_epoch":   "RETURN ((token >> 48))::integer",
 	"version":       "RETURN '0.1.0'::text",
@@ -50,7 +55,7 @@ var parsed = map[string]string{
 
 var (
 	// A function's statement ends where its quoted body does, or at the first semicolon that ends a line.
-	functionStart = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(FUNCTION fencing\.(\w+)\()`)
+	functionStart = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?((?:FUNCTION|PROCEDURE) fencing\.(\w+)\()`)
 	bodyStart     = regexp.MustCompile(`(?m)^(?:AS \$\$|RETURN )`)
 	signatureEnd  = regexp.MustCompile(`\)\s*(?:RETURNS |LANGUAGE )`)
 	setClause     = regexp.MustCompile(`(?m)^SET \w`)
@@ -97,7 +102,8 @@ func parseFunction(name, text string) (function, error) {
 		definer: strings.Contains(header, "SECURITY DEFINER"), settings: len(setClause.FindAllString(header, -1)),
 		definition: "CREATE OR REPLACE " + text[:start[1]+len(body)] + strings.TrimSpace(end),
 	}
-	f.signature = "function" + strings.TrimPrefix(f.signature, "FUNCTION")
+	kind, call, _ := strings.Cut(f.signature, " ")
+	f.signature = strings.ToLower(kind) + " " + call
 	if end != "$$;" {
 		f.body = parsed[name]
 	}

@@ -30,32 +30,27 @@ type Bounds struct {
 	Total time.Duration // transaction_timeout, from PostgreSQL 17 on
 }
 
-// Present is the statement that presents tokens in the current transaction and bounds it. The first token is the transaction's own, which
-// row fences are checked against; with several, each is also presented for its fence alone.
+// Present is what presents tokens in the current transaction and bounds it: one statement, or two for several tokens. The first token is
+// the transaction's own, which row fences are checked against; with several, each is also presented for its fence alone.
+//
+// The text is parsed with every transaction, so it is short; and it is a CALL because that is not planned, and answers with no row.
 func Present(tokens []Named, bounds Bounds) (string, error) {
 	if len(tokens) == 0 {
 		return "", errors.New("no grant to present")
 	}
-	calls := []string{fmt.Sprintf("fencing.present(%d)", tokens[0].Token)}
-	if len(tokens) > 1 {
-		for _, named := range tokens {
-			fence, err := Quote(named.Fence)
-			if err != nil {
-				return "", err
-			}
-			calls = append(calls, fmt.Sprintf("fencing.present(%d, %s)", named.Token, fence))
+	sql := fmt.Sprintf("CALL fencing.present(%d, %d, %d)", tokens[0].Token, milliseconds(bounds.Idle), milliseconds(bounds.Total))
+	if len(tokens) == 1 {
+		return sql, nil
+	}
+	calls := make([]string, len(tokens))
+	for i, named := range tokens {
+		fence, err := Quote(named.Fence)
+		if err != nil {
+			return "", err
 		}
+		calls[i] = fmt.Sprintf("fencing.present(%d, %s)", named.Token, fence)
 	}
-	if bounds.Idle > 0 || bounds.Total > 0 {
-		calls = append(calls, limit(bounds))
-	}
-	return "SELECT " + strings.Join(calls, ", "), nil
-}
-
-// limit has the server bound the transaction. The text is parsed and planned with every transaction, so it is short: the conditions are
-// in the function.
-func limit(bounds Bounds) string {
-	return fmt.Sprintf("fencing.limit_transaction(%d, %d)", milliseconds(bounds.Idle), milliseconds(bounds.Total))
+	return sql + "; SELECT " + strings.Join(calls, ", "), nil
 }
 
 // milliseconds is 0 for no limit only: a limit that has almost passed is not none.
@@ -88,7 +83,7 @@ func ClaimCall(named Named) (string, error) {
 // BoundedPID bounds the transaction of a claim that may have to evict, so that this process, paused between the claim and its COMMIT, does not
 // block the next claim; and it returns the backend's process id, which behind a connection pooler is not the one a driver knows.
 func BoundedPID(idle time.Duration) string {
-	return "SELECT pg_catalog.pg_backend_pid(), " + limit(Bounds{Idle: idle})
+	return fmt.Sprintf("SELECT pg_catalog.pg_backend_pid(), fencing.limit_transaction(%d, 0)", milliseconds(idle))
 }
 
 // Quote makes a string literal that reads the same under either standard_conforming_strings.
