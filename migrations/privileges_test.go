@@ -16,12 +16,14 @@ func TestPublicMayPresentAndNothingElse(t *testing.T) {
 	pool := pgtest.New(t)
 	finds(t, pool, []string{
 		"function fencing.accepted(text) EXECUTE",
+		"function fencing.acquire_lease(text,uuid,bigint,bigint,bigint) EXECUTE",
 		"function fencing.limit_transaction(bigint,bigint) EXECUTE",
 		"function fencing.present(bigint) EXECUTE",
 		"function fencing.present(bigint,bigint,bigint) EXECUTE",
 		"function fencing.present(bigint,text) EXECUTE",
 		"function fencing.presented() EXECUTE",
 		"function fencing.presented(text) EXECUTE",
+		"function fencing.release_lease(text,uuid,bigint,boolean) EXECUTE",
 		"schema fencing USAGE",
 	}, `
 		SELECT array_agg(kind || ' ' || object || ' ' || privilege_type ORDER BY kind, object, privilege_type) FROM (

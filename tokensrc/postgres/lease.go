@@ -112,7 +112,7 @@ func (s *Lease) try(ctx context.Context, name string) (_ tokensrc.Grant, expires
 	var token *fenced.Token
 	var ms int64
 	sent := time.Now()
-	err := s.pool.QueryRow(ctx, sqlAcquireLease, oneRoundTrip, name, owner, milliseconds(ttl)).Scan(&token, &ms)
+	err := s.pool.QueryRow(ctx, sqlAcquireLease, oneRoundTrip, name, owner, ttl.Milliseconds()).Scan(&token, &ms)
 	if err != nil {
 		// When it was the answer that got lost, nobody knows the token, and the lease lapses.
 		return nil, 0, wrap(name, err)
@@ -140,7 +140,7 @@ func (s *Lease) try(ctx context.Context, name string) (_ tokensrc.Grant, expires
 		},
 		Release: func(ctx context.Context) error {
 			var ours bool
-			err := s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours, nil)
+			err := s.pool.QueryRow(ctx, sqlReleaseLease, oneRoundTrip, name, owner, int64(*token)).Scan(&ours)
 			if err == nil {
 				s.turns.Wake(name)
 			}

@@ -5,12 +5,9 @@ const (
 	sqlSourceEpoch = `SELECT fencing.source_epoch($1, $2)`
 	sqlRegistered  = `SELECT incarnation FROM fencing.source WHERE name = $1`
 
-	sqlAcquireLease = `SELECT l.token, (EXTRACT(epoch FROM l.expires_in) * 1000)::pg_catalog.int8
-  FROM fencing.acquire_lease($1, $2::pg_catalog.uuid, pg_catalog.make_interval(secs => $3::pg_catalog.float8 / 1000)) AS l`
-	sqlRenewLease = `SELECT fencing.renew_lease($1, $2::pg_catalog.uuid, $3, pg_catalog.make_interval(secs => $4::pg_catalog.float8 / 1000))`
-	// Without waiting for the disk: a release that a crash undoes leaves the lease held until it lapses, which harms nobody, and whoever
-	// acquires it next waits for the disk, which by then has the release too.
-	sqlReleaseLease = `SELECT fencing.release_lease($1, $2::pg_catalog.uuid, $3), pg_catalog.set_config('synchronous_commit', 'off', true)`
+	sqlAcquireLease = `CALL fencing.acquire_lease($1, $2::pg_catalog.uuid, $3::pg_catalog.int8, NULL, NULL)`
+	sqlRenewLease   = `SELECT fencing.renew_lease($1, $2::pg_catalog.uuid, $3, pg_catalog.make_interval(secs => $4::pg_catalog.float8 / 1000))`
+	sqlReleaseLease = `CALL fencing.release_lease($1, $2::pg_catalog.uuid, $3, NULL)`
 	sqlListen       = `LISTEN fencing_lease`
 
 	sqlNextToken = `SELECT fencing.next_token()`
