@@ -22,7 +22,7 @@ var bulkUpdateWorkload = Workload{
 	Name: "bulk-update", Title: "Bulk UPDATE",
 	About: "`BEGIN`, one `UPDATE` of all rows of a table, `COMMIT`, on one connection. Vacuumed in between, so that the space for the new row versions is there already.",
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
-		return b.bulks(ctx, "bulk-update", b.scale.Bulk, []string{plain, plain + results.Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named, template},
+		return b.bulks(ctx, "bulk-update", b.scale.Bulk, []string{plain, plain + results.Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named, template, uncalled, constant},
 			func(ctx context.Context, t *table, conn *pgx.Conn) error {
 				// A condition that is true of every row and asks for no index, for the sake of the parameter.
 				return t.update(ctx, conn, "$1::bigint > 0", int64(1), int64(t.rows), &t.version[0])

@@ -47,6 +47,9 @@ const (
 	redisLockLib = "redislock"
 	zooKeeper    = "fencectl, ZooKeeper"
 	rawZooKeeper = "zk.Lock, one session"
+
+	// What two round trips and one flush take: an UPDATE of a row, and a query of nothing. No lock.
+	floorLock = "floor: one UPDATE, one SELECT"
 )
 
 // lockers acquire a lock, and return what releases it.
@@ -94,7 +97,7 @@ var locksWorkload = Workload{
 				alone.Variants = append(alone.Variants, runner.Variant{Name: variant, Run: runner.Rate(1, b.scale.Slice, cycle(name))})
 			}
 			switch variant {
-			case pgLock, pgLock + results.Again, sequence, rawShared: // the last two are no locks between goroutines
+			case pgLock, pgLock + results.Again, sequence, rawShared, floorLock: // the last three are no locks between goroutines
 				continue
 			}
 			if b.selection.wantsVariant(contended.Name, variant) {
@@ -193,6 +196,16 @@ func (b *bench) postgresLockers(ctx context.Context, add func(string, locker)) e
 	add(lease, ofSource(postgres.NewLease(pool, nil)))
 	add(advisoryLock, ofSource(postgres.NewAdvisory(pool, nil)))
 	add(sequence, ofSource(postgres.NewSequence(pool)))
+	if err := b.exec(ctx, "CREATE TABLE public.floor (n bigint NOT NULL); INSERT INTO public.floor VALUES (0)"); err != nil {
+		return err
+	}
+	add(floorLock, func(ctx context.Context, _ string) (func(context.Context) error, error) {
+		tag, err := pool.Exec(ctx, "UPDATE public.floor SET n = n + $1", 1)
+		return func(ctx context.Context) error {
+			_, err := pool.Exec(ctx, "SELECT $1::bigint", 1)
+			return err
+		}, wrote(tag, err, 1)
+	})
 
 	// The same driver as ours, where the library would take lib/pq: what is compared is the work, not the driver.
 	db := sql.OpenDB(stdlib.GetConnector(*config.ConnConfig))

@@ -27,7 +27,7 @@ var rowWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: rowCell, clients: b.scale.Clients, rows: rowsOfSingle,
-			variants: []string{plain, plain + results.Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named},
+			variants: []string{plain, plain + results.Again, predicate, version, forUpdate, guard, advisory, set, presented, reentrant, named, unguarded, uncalled},
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				return t.update(ctx, conn, "id = $1", id, 1, &t.version[id])
 			},
@@ -82,7 +82,7 @@ var hotFenceWorkload = Workload{
 	build: func(ctx context.Context, b *bench) ([]runner.Cell, error) {
 		return b.rates(ctx, rates{
 			cell: hotCell, clients: b.scale.HotClients, rows: rowsOfSingle,
-			variants: []string{plain, plain + results.Again, unguarded, handNamed, named, template},
+			variants: []string{plain, plain + results.Again, unguarded, handNamed, named, template, reading},
 			shared:   true,
 			work: func(ctx context.Context, t *table, conn *pgx.Conn, id int64) error {
 				return t.update(ctx, conn, "id = $1", id, 1, nil)

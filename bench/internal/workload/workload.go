@@ -107,8 +107,16 @@ func (s Scale) Ratios() []results.Ratio {
 			Meaning: "single-row transactions per second whose statement sets the token, on a protected table, over those with the hand-written predicate on a table without guards",
 		},
 		{
+			Name: "row_single_floor", Cells: rows, Variant: uncalled, Base: predicate, Same: plain,
+			Meaning: "the least that row_single could be: the same statement on a table with one trigger, which is not called",
+		},
+		{
 			Name: "row_single_presented", Cells: rows, Variant: presented, Base: predicate, Same: plain, Target: 0.97,
 			Meaning: "the same, where the token is presented with BEGIN, the transaction is limited to the lock's time, and the UPDATE is unchanged",
+		},
+		{
+			Name: "row_single_unguarded", Cells: rows, Variant: unguarded, Base: predicate, Same: plain,
+			Meaning: "the same transactions, presented and limited, on a table without guards: what is left is what the guard takes",
 		},
 		{
 			Name: "row_bulk_set", Cells: headline, Variant: set, Base: predicate, Same: plain, Target: 1.25, AtMost: true,
@@ -119,6 +127,10 @@ func (s Scale) Ratios() []results.Ratio {
 			Meaning: "time of an unchanged bulk UPDATE in a transaction that presents the token, which stamps every row, over that of the hand-written predicate",
 		},
 		{
+			Name: "row_bulk_presented_floor", Cells: headline, Variant: constant, Base: predicate, Same: plain, AtMost: true,
+			Meaning: "the least that row_bulk_presented could be: an unchanged UPDATE on a table with a PL/pgSQL trigger that stores a constant in every row",
+		},
+		{
 			Name: "named_bulk", Cells: headline, Variant: named, Base: plain, Same: plain, Target: 1.05, AtMost: true,
 			Meaning: "time of a bulk UPDATE under a named fence, over that of a plain one",
 		},
@@ -127,12 +139,20 @@ func (s Scale) Ratios() []results.Ratio {
 			Meaning: fmt.Sprintf("transactions per second of %d clients that write under one named fence, over those of the same transactions on a table without a guard", hot),
 		},
 		{
+			Name: fmt.Sprintf("named_hot_%d_floor", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: reading, Base: unguarded, Same: plain,
+			Meaning: fmt.Sprintf("the least that named_hot_%d could be: a trigger that reads the fence, once for each statement, and does not hold it", hot),
+		},
+		{
 			Name: fmt.Sprintf("named_hot_%d_plain", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: named, Base: plain, Same: plain,
 			Meaning: "the same over plain transactions, which present nothing and are not limited to the lock's time",
 		},
 		{
 			Name: "lease_vs_pglock", Cells: []string{"locks/alone"}, Variant: lease, Base: pgLock, Same: pgLock, Target: 1.5,
 			Meaning: "acquisitions and releases per second of an uncontended lease, over those of cirello.io/pglock on the same server with the same driver",
+		},
+		{
+			Name: "lease_vs_pglock_floor", Cells: []string{"locks/alone"}, Variant: floorLock, Base: pgLock, Same: pgLock,
+			Meaning: "the most that lease_vs_pglock could be: an UPDATE of one row and a SELECT of nothing, in place of the lease",
 		},
 		{
 			Name: "etcd_vs_raw", Cells: []string{"locks/alone"}, Variant: etcdMutex, Base: rawMutex, Same: rawMutex, Target: 0.95,
