@@ -326,6 +326,40 @@ RETURN pg_catalog.current_setting('fencing.accepted_first', true)
 COMMENT ON FUNCTION fencing.accepted(text) IS
     'Whether this transaction''s token has been checked against a named fence already (claims of the fence wait for it until it ends).';
 
+-- Whether a row's guard has to be called, which its WHEN clause asks; and it tells the guard the fence as it does so: to make a name of
+-- columns again, a trigger function takes longer than for the check. Nothing comes between a BEFORE trigger's condition and its
+-- function. Where the name is not to be told, '' is, and the guard makes it, or both names of a row that moves from one fence to another.
+--
+-- PL/pgSQL, which a single row pays less for than for having SQL put into its statement's plan; many rows pay the same. It runs as the
+-- writer, who may have no USAGE on this schema: it names nothing outside pg_catalog.
+-- +goose StatementBegin
+CREATE FUNCTION fencing.to_be_checked(fence text, told boolean) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF told AND pg_catalog.current_setting('fencing.accepted_first', true) OPERATOR(pg_catalog.=)
+                pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                                  pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+    THEN
+        RETURN false;
+    END IF;
+    IF told AND pg_catalog.current_setting('fencing.accepted_first', true) OPERATOR(pg_catalog.<>) '' THEN
+        IF pg_catalog.current_setting(pg_catalog.concat('fencing.accepted_', pg_catalog.hashtext(fence) OPERATOR(pg_catalog.&) 1023), true)
+           OPERATOR(pg_catalog.=)
+           pg_catalog.concat(pg_catalog.current_setting('fencing.token', true), ' ',
+                             pg_catalog.current_setting('fencing.tokens', true), ' ', fence)
+        THEN
+            RETURN false;
+        END IF;
+    END IF;
+    RETURN pg_catalog.set_config('fencing.asked', CASE WHEN told AND fence IS NOT NULL THEN fence ELSE '' END, true) IS NOT NULL;
+END
+$$;
+-- +goose StatementEnd
+
+COMMENT ON FUNCTION fencing.to_be_checked(text, boolean) IS
+    'For the conditions of guards: whether this transaction has yet to be checked against the fence of a row, which it notes for the guard.';
+
 -- Remembers that what is presented now was accepted by a fence, or forgets it; then the first fence is not another's to be. A
 -- single expression, which is inlined.
 -- +goose StatementBegin
@@ -414,19 +448,20 @@ REVOKE ALL ON FUNCTION
     fencing.make_token(integer, bigint), fencing.token_epoch(bigint), fencing.token_counter(bigint), fencing.token_text(bigint),
     fencing.parse_token(text), fencing.presented_text(text), fencing.set_accepted(text, boolean), fencing.fence_lock(text), fencing.mark_once(text), fencing.acting_role(), fencing.bypass(text),
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
-    fencing.accepted(text), fencing.version()
+    fencing.accepted(text), fencing.to_be_checked(text, boolean), fencing.version()
 FROM PUBLIC;
 REVOKE ALL ON PROCEDURE fencing.present(bigint, bigint, bigint) FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencing TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     fencing.present(bigint), fencing.present(bigint, text), fencing.presented(), fencing.presented(text), fencing.limit_transaction(bigint, bigint),
-    fencing.accepted(text)
+    fencing.accepted(text), fencing.to_be_checked(text, boolean)
 TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE fencing.present(bigint, bigint, bigint) TO PUBLIC;
 
 -- +goose Down
 DROP FUNCTION fencing.version(), fencing.bypass(text), fencing.acting_role(), fencing.mark_once(text),
-              fencing.fence_lock(text), fencing.set_accepted(text, boolean), fencing.accepted(text),
+              fencing.fence_lock(text), fencing.set_accepted(text, boolean),
+              fencing.to_be_checked(text, boolean), fencing.accepted(text),
               fencing.limit_transaction(bigint, bigint), fencing.present(bigint, text), fencing.present(bigint),
               fencing.presented(), fencing.presented(text), fencing.presented_text(text), fencing.parse_token(text),
               fencing.token_text(bigint), fencing.token_counter(bigint), fencing.token_epoch(bigint),

@@ -152,14 +152,14 @@ $$;
 -- Locks, until the end of the transaction, so that a claim waits and no newer holder can start while this write
 -- is in flight. The fence is never raised here: two writers that both upgraded their lock would deadlock.
 --
--- For a table's one fence, under READ COMMITTED, that is the fence's advisory lock, shared. It is taken first and the
+-- For a table's one fence, and a transaction's first, under READ COMMITTED, that is the fence's advisory lock, shared. It is taken first and the
 -- fence read by a statement of its own after it, which sees every claim that has committed: whoever claims holds
 -- the lock alone until then. Many writers of one holder share it at no cost, where each would add itself
 -- to the list of a row's lockers, and write that list anew.
 --
 -- Under REPEATABLE READ and SERIALIZABLE every statement reads the snapshot of the first, however long it waited for the
 -- lock: it is FOR SHARE on the fence's row there, which fails (40001) when the row has changed since. FOR KEY SHARE would
--- not do, it does not conflict with a claim. FOR SHARE too where each row has its fence: there may be
+-- not do, it does not conflict with a claim. FOR SHARE too for the further ones where each row has its fence: there may be
 -- any number of them in a transaction, and room for advisory locks is limited.
 -- +goose StatementBegin
 CREATE FUNCTION fencing.check_fence(fence text, one_of_many boolean, OUT kind text, OUT presented bigint, OUT stored bigint)
@@ -235,37 +235,39 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    per_row   boolean;
-    tolerance text;
-    fences    text[];
-    fence     text;
+    -- The table's one fence, or the row's, as the trigger's condition has told it.
+    fence     text := CASE WHEN strpos(TG_ARGV[0], '{') = 0 THEN TG_ARGV[0]
+                           WHEN TG_LEVEL = 'ROW' THEN current_setting('fencing.asked', true) END;
     former    text;
+    fences    text[];
+    tolerance text;
     checked   record;
     key       jsonb;
 BEGIN
-    -- The plain case of a table with one fence, in as few steps as can be, for it is all that a small transaction pays: check_fence
-    -- does the same, and says what is wrong. Only where nothing is remembered yet: a fence that is held by its row must not
+    -- The plain case of a transaction's first fence, in as few steps as can be, for it is all that a small transaction pays:
+    -- check_fence does the same, and says what is wrong. Only where nothing is remembered yet: a fence that is held by its row must not
     -- be waited for by its advisory lock. (The lock is a condition because a statement of its own costs more. The fence is read
     -- by the next statement, on a snapshot that is younger than the lock.)
-    IF strpos(TG_ARGV[0], '{') = 0 AND COALESCE(current_setting('fencing.accepted_first', true), '') = ''
+    IF fence <> '' AND COALESCE(current_setting('fencing.accepted_first', true), '') = ''
        AND COALESCE(current_setting('fencing.token', true), '') <> '' AND current_setting('transaction_isolation') = 'read committed'
-       AND pg_advisory_xact_lock_shared(fencing.fence_lock(TG_ARGV[0])) IS NOT NULL
+       AND pg_advisory_xact_lock_shared(fencing.fence_lock(fence)) IS NOT NULL
     THEN
         -- CASE, because what follows a NULL in an AND is evaluated too.
-        IF (CASE WHEN (SELECT f.token::text FROM fencing.fence f WHERE f.name = TG_ARGV[0]) = current_setting('fencing.token', true)
+        IF (CASE WHEN (SELECT f.token::text FROM fencing.fence f WHERE f.name = fence) = current_setting('fencing.token', true)
                       AND COALESCE(current_setting('fencing.tokens', true), '') = ''
-                 THEN set_config('fencing.accepted_first', concat(current_setting('fencing.token', true), '  ', TG_ARGV[0]), true) END) IS NOT NULL
+                 THEN set_config('fencing.accepted_first', concat(current_setting('fencing.token', true), '  ', fence), true) END) IS NOT NULL
         THEN
-            RETURN NULL;
+            IF TG_LEVEL = 'STATEMENT' THEN
+                RETURN NULL;
+            ELSIF TG_OP = 'DELETE' THEN
+                RETURN OLD;
+            END IF;
+            RETURN NEW;
         END IF;
     END IF;
 
-    IF strpos(TG_ARGV[0], '{') = 0 THEN
-        IF fencing.accepted(TG_ARGV[0]) THEN
-            RETURN NULL;
-        END IF;
-        per_row := false;
-        fences := ARRAY[TG_ARGV[0]];
+    IF fence <> '' THEN
+        fences := ARRAY[fence];
     ELSIF TG_OP = 'TRUNCATE' THEN
         -- Of a table whose rows have a fence each: no one token could answer for all.
         tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
@@ -281,13 +283,12 @@ BEGIN
         ELSE
             EXECUTE fencing.fence_query(TG_RELID, TG_ARGV[0]) INTO former, fence USING OLD, NEW;
         END IF;
-        per_row := true;
         -- A row that moves from one fence to another needs both.
         fences := CASE WHEN fence IS NOT DISTINCT FROM former THEN ARRAY[fence] ELSE ARRAY[former, fence] END;
     END IF;
 
     FOREACH fence IN ARRAY fences LOOP
-        checked := fencing.check_fence(fence, per_row);
+        checked := fencing.check_fence(fence, strpos(TG_ARGV[0], '{') > 0);
         IF checked.kind IS NOT NULL THEN
             tolerance := fencing.tolerance(TG_RELID, TG_ARGV[1]);
             IF tolerance IS NULL OR fencing.to_be_logged(TG_RELID, tolerance, checked.kind) THEN

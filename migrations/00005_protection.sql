@@ -113,6 +113,9 @@ DECLARE
     ceiling   CONSTANT text := fencing.guard_option('max_advance', arguments);
     template  CONSTANT boolean := strpos(arguments[1], '{') > 0;
     refused   text;
+    told      boolean;
+    new_name  text;
+    old_name  text;
     moving    text;
     keys      integer;
     member    record;
@@ -144,18 +147,27 @@ BEGIN
         CONTINUE WHEN member.part;
 
         IF named THEN
+            -- The conditions tell the guard the fence's name where that is what the guard itself would make of the columns: a type may have
+            -- a cast to text that is not its output, which is what a name is made of.
+            told := NOT EXISTS (
+                SELECT FROM regexp_matches(arguments[1], '[{]([^{}]+)[}]', 'g') AS col (name)
+                  JOIN pg_attribute a ON a.attrelid = member.relid AND a.attname = col.name[1] AND NOT a.attisdropped
+                  JOIN pg_type t ON t.oid = a.atttypid
+                 WHERE EXISTS (SELECT FROM pg_type base WHERE base.oid = t.typbasetype AND base.typtype = 'd')
+                    OR EXISTS (SELECT FROM pg_cast c WHERE c.castsource IN (t.oid, t.typbasetype) AND c.casttarget = 'text'::regtype AND c.castmethod = 'f'));
+            new_name := fencing.fence_expression(relid, arguments[1], 'new');
+            old_name := fencing.fence_expression(relid, arguments[1], 'old');
             name := 'zzz_fencing_insert';
-            definition := format('CREATE TRIGGER zzz_fencing_insert BEFORE INSERT ON %s FOR EACH ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
-                                 member.label, fencing.fence_expression(relid, arguments[1], 'new'), words);
+            definition := format('CREATE TRIGGER zzz_fencing_insert BEFORE INSERT ON %s FOR EACH ROW WHEN (fencing.to_be_checked(%s, %s)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, new_name, told::text, words);
             RETURN NEXT;
             name := 'zzz_fencing_delete';
-            definition := format('CREATE TRIGGER zzz_fencing_delete BEFORE DELETE ON %s FOR EACH ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
-                                 member.label, fencing.fence_expression(relid, arguments[1], 'old'), words);
+            definition := format('CREATE TRIGGER zzz_fencing_delete BEFORE DELETE ON %s FOR EACH ROW WHEN (fencing.to_be_checked(%s, %s)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, old_name, told::text, words);
             RETURN NEXT;
             name := 'zzz_fencing_update';
-            definition := format('CREATE TRIGGER zzz_fencing_update BEFORE UPDATE ON %s FOR EACH ROW WHEN (((fencing.accepted(%s) AND fencing.accepted(%s)) IS NOT TRUE)) EXECUTE FUNCTION fencing.guard_named(%s)',
-                                 member.label, fencing.fence_expression(relid, arguments[1], 'new'),
-                                 fencing.fence_expression(relid, arguments[1], 'old'), words);
+            definition := format('CREATE TRIGGER zzz_fencing_update BEFORE UPDATE ON %s FOR EACH ROW WHEN (fencing.to_be_checked(%s, %s)) EXECUTE FUNCTION fencing.guard_named(%s)',
+                                 member.label, new_name, CASE WHEN told THEN format('(%s = %s)', new_name, old_name) ELSE 'false' END, words);
             RETURN NEXT;
             CONTINUE;
         END IF;

@@ -24,6 +24,7 @@ func TestPublicMayPresentAndNothingElse(t *testing.T) {
 		"function fencing.presented() EXECUTE",
 		"function fencing.presented(text) EXECUTE",
 		"function fencing.release_lease(text,uuid,bigint,boolean) EXECUTE",
+		"function fencing.to_be_checked(text,boolean) EXECUTE",
 		"schema fencing USAGE",
 	}, `
 		SELECT array_agg(kind || ' ' || object || ' ' || privilege_type ORDER BY kind, object, privilege_type) FROM (

@@ -104,14 +104,19 @@ fence AS MATERIALIZED (
            FROM unnest(p.arguments) WITH ORDINALITY AS argument (word, position)) AS options
 ),
 
--- The names of a template's fences as an expression over the new and the old row, as PostgreSQL prints it.
+-- The names of a template's fences as an expression over the new and the old row, as PostgreSQL prints it, and whether the guard would make
+-- the same of the columns.
 fence_piece AS (
-    SELECT m.relid, image.name AS image, piece.text, row_number() OVER (PARTITION BY m.relid, image.name ORDER BY part.position, piece.half) AS number
+    SELECT m.relid, image.name AS image, piece.text,
+           EXISTS (SELECT FROM pg_type base WHERE base.oid = t.typbasetype AND base.typtype = 'd')
+           OR EXISTS (SELECT FROM pg_cast c WHERE c.castsource IN (t.oid, t.typbasetype) AND c.casttarget = 'text'::regtype AND c.castmethod = 'f') AS cast_is_another,
+           row_number() OVER (PARTITION BY m.relid, image.name ORDER BY part.position, piece.half) AS number
       FROM fence f
       JOIN member m ON m.root = f.root AND NOT m.part
      CROSS JOIN (VALUES ('new'), ('old')) AS image (name)
      CROSS JOIN LATERAL regexp_matches(f.arguments[1], '([^{}]*)(?:[{]([^{}]+)[}])?', 'g') WITH ORDINALITY AS part (half, position)
       LEFT JOIN pg_attribute a ON a.attrelid = m.relid AND a.attname = part.half[2] AND NOT a.attisdropped
+      LEFT JOIN pg_type t ON t.oid = a.atttypid
      CROSS JOIN LATERAL (VALUES
          (1, CASE WHEN part.half[1] <> '' THEN '''' || replace(part.half[1], '''', '''''') || '''::text' END),
          (2, CASE WHEN part.half[2] IS NULL THEN NULL
@@ -121,7 +126,8 @@ fence_piece AS (
 ),
 fence_expression AS MATERIALIZED (
     SELECT relid, image, repeat('(', count(*)::integer - 1)
-               || string_agg(CASE number WHEN 1 THEN text ELSE ' || ' || text || ')' END, '' ORDER BY number) AS text
+               || string_agg(CASE number WHEN 1 THEN text ELSE ' || ' || text || ')' END, '' ORDER BY number) AS text,
+           CASE WHEN bool_or(cast_is_another) THEN 'false' ELSE 'true' END AS told
       FROM fence_piece
      GROUP BY relid, image
 ),
@@ -165,14 +171,15 @@ expected AS (
          SELECT 'zzz_fencing_truncate', 'BEFORE TRUNCATE', 'STATEMENT ', CASE f.kind WHEN 'row' THEN 'guard_row' ELSE 'guard_named' END, true
           WHERE f.kind <> 'constant'
          UNION ALL
-         SELECT 'zzz_fencing_insert', 'BEFORE INSERT', format('ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) ', new.text), 'guard_named', true
+         SELECT 'zzz_fencing_insert', 'BEFORE INSERT', format('ROW WHEN (fencing.to_be_checked(%s, %s)) ', new.text, new.told), 'guard_named', true
           WHERE f.kind = 'template' AND NOT m.part
          UNION ALL
-         SELECT 'zzz_fencing_delete', 'BEFORE DELETE', format('ROW WHEN ((fencing.accepted(%s) IS NOT TRUE)) ', old.text), 'guard_named', true
+         SELECT 'zzz_fencing_delete', 'BEFORE DELETE', format('ROW WHEN (fencing.to_be_checked(%s, %s)) ', old.text, old.told), 'guard_named', true
           WHERE f.kind = 'template' AND NOT m.part
          UNION ALL
          SELECT 'zzz_fencing_update', 'BEFORE UPDATE',
-                format('ROW WHEN (((fencing.accepted(%s) AND fencing.accepted(%s)) IS NOT TRUE)) ', new.text, old.text), 'guard_named', true
+                format('ROW WHEN (fencing.to_be_checked(%s, %s)) ', new.text, CASE new.told WHEN 'true' THEN format('(%s = %s)', new.text, old.text) ELSE 'false' END),
+                'guard_named', true
           WHERE f.kind = 'template' AND NOT m.part
          UNION ALL
          SELECT 'zzz_fencing_insert', CASE f.enforcement WHEN 'observe' THEN 'BEFORE INSERT' ELSE 'AFTER INSERT' END,
