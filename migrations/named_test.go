@@ -415,3 +415,41 @@ func TestAFenceIsNeverDeletedNorLoweredByHand(t *testing.T) {
 		ends(t, try(t, pool, "SELECT fencing.lower_fence('nightly', 30, 'why');"+sql), wrongState)
 	}
 }
+
+// The condition of a row's trigger tells the guard which fence the row has; what it told of an earlier row, or cannot tell, is nothing
+// to go by.
+func TestEachRowIsCheckedAgainstItsOwnFence(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	pgtest.Exec(t, pool, `
+		CREATE TABLE public.told (id int PRIMARY KEY, state text NOT NULL DEFAULT '');
+		CREATE TYPE public.mood AS ENUM ('calm', 'cross');
+		CREATE FUNCTION public.shout(public.mood) RETURNS text LANGUAGE sql IMMUTABLE RETURN 'CALM';
+		CREATE CAST (public.mood AS text) WITH FUNCTION public.shout;
+		CREATE TABLE public.untold (id int NOT NULL, mood public.mood NOT NULL, state text NOT NULL DEFAULT '');
+		INSERT INTO public.told VALUES (1), (2);
+		INSERT INTO public.untold VALUES (1, 'calm'), (2, 'calm'), (1, 'cross');
+		SELECT fencing.protect('public.told', fence => 'told/{id}'), fencing.protect('public.untold', fence => 'untold/{id}/{mood}');
+		SELECT fencing.claim('told/1', 34), fencing.claim('untold/1/calm', 34)`)
+	for _, level := range []string{"READ COMMITTED", "REPEATABLE READ"} {
+		for _, c := range []struct{ sql, want string }{
+			{"UPDATE public.told SET state = 'x' WHERE id = 1", accepted},
+			{"UPDATE public.untold SET state = 'x' WHERE id = 1 AND mood = 'calm'", accepted},
+			{"UPDATE public.untold SET state = 'x' WHERE id = 2", "ZF004"},
+			{"UPDATE public.untold SET state = 'x' WHERE mood = 'cross'", "ZF004"},
+			{"UPDATE public.told SET state = 'x' WHERE id = 2", "ZF004"},
+			// From an accepted fence to another, and back.
+			{"UPDATE public.told SET id = 3 WHERE id = 1", "ZF004"},
+			{"UPDATE public.told SET id = 1 WHERE id = 2", "ZF004"},
+			{"UPDATE public.untold SET mood = 'cross' WHERE id = 1 AND mood = 'calm'", "ZF004"},
+		} {
+			for _, before := range []string{"", "UPDATE public.told SET state = 'y' WHERE id = 1;", "UPDATE public.untold SET state = 'y' WHERE id = 1 AND mood = 'calm';"} {
+				err := pgx.BeginTxFunc(t.Context(), pool, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(level)}, func(tx pgx.Tx) error {
+					_, err := tx.Exec(t.Context(), "SELECT fencing.present(34);"+before+c.sql)
+					return err
+				})
+				ends(t, err, c.want)
+			}
+		}
+	}
+}
