@@ -90,7 +90,7 @@ func Plan(ctx context.Context, db catalogdb.DBTX, role string, purposes []Purpos
 		signatures[i] = f.Signature
 	}
 	if len(signatures) > 0 {
-		statements = append(statements, "GRANT EXECUTE ON FUNCTION "+strings.Join(signatures, ", ")+" TO "+quoted)
+		statements = append(statements, "GRANT EXECUTE ON ROUTINE "+strings.Join(signatures, ", ")+" TO "+quoted)
 	}
 	if len(relations) > 0 {
 		statements = append(statements, "GRANT SELECT ON fencing."+strings.Join(relations, ", fencing.")+" TO "+quoted)

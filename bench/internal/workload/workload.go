@@ -48,9 +48,9 @@ type Bulk struct{ Rows, Repetitions int }
 
 // Full takes about ten minutes.
 var Full = Scale{
-	Slice: 100 * time.Millisecond, Repetitions: 12,
+	Slice: 80 * time.Millisecond, Repetitions: 12,
 	Clients: []int{1, 8, 32}, HotClients: []int{1, 8, 32},
-	Bulk:     []Bulk{{1, 12}, {10, 12}, {100, 12}, {1_000, 12}, {10_000, 12}, {100_000, 12}, {1_000_000, 3}},
+	Bulk:     []Bulk{{1, 12}, {10, 12}, {100, 12}, {1_000, 12}, {10_000, 12}, {100_000, 9}, {1_000_000, 2}},
 	Headline: 100_000,
 	Other:    []Bulk{{1, 9}, {1_000, 9}, {100_000, 5}},
 	Accounts: []int{1, 10, 100, 1_000},
