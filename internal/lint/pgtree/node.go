@@ -17,6 +17,15 @@ func nodeOf(object map[string]any) Node {
 	return Node{fields: object}
 }
 
+// field makes a Node of a field. What can be of one kind alone does not say of which; only that of a CALL is looked for by its kind.
+func field(name string, object map[string]any) Node {
+	n := nodeOf(object)
+	if name == "funccall" {
+		n.Kind = "FuncCall"
+	}
+	return n
+}
+
 // There says whether the node is there.
 func (n Node) There() bool { return n.fields != nil }
 
@@ -50,7 +59,7 @@ func (n Node) Node(name string) Node {
 	if !ok {
 		return Node{}
 	}
-	return nodeOf(object)
+	return field(name, object)
 }
 
 // List is a field that is a list of nodes. A node of kind List that stands for its items is taken for them.
@@ -89,7 +98,7 @@ func (n Node) Walk(visit func(Node) bool) {
 		return
 	}
 	for _, name := range sortedKeys(n.fields) {
-		walk(n.fields[name], visit)
+		walk(name, n.fields[name], visit)
 	}
 }
 
@@ -105,13 +114,13 @@ func (n Node) Below(visit func(Node) bool) {
 	})
 }
 
-func walk(value any, visit func(Node) bool) {
+func walk(name string, value any, visit func(Node) bool) {
 	switch value := value.(type) {
 	case map[string]any:
-		nodeOf(value).Walk(visit)
+		field(name, value).Walk(visit)
 	case []any:
 		for _, item := range value {
-			walk(item, visit)
+			walk("", item, visit)
 		}
 	}
 }
