@@ -227,7 +227,7 @@ func TestARoleThatMayNotSeeWhatOthersDoStillNamesThem(t *testing.T) {
 	// The role is a bystander of the test server's superuser, whose session holds the lock.
 	pgtest.Exec(t, role.Pool, "CREATE TABLE public.a (id bigint PRIMARY KEY)")
 	for _, f := range pgtest.Value[[]string](t, pool, "SELECT array_agg(p.oid::regprocedure::text) FROM pg_proc p WHERE p.pronamespace = 'fencing'::regnamespace") {
-		pgtest.Exec(t, pool, "GRANT EXECUTE ON FUNCTION "+f+" TO "+role.Name)
+		pgtest.Exec(t, pool, "GRANT EXECUTE ON ROUTINE "+f+" TO "+role.Name)
 	}
 	pgtest.Exec(t, pool, "GRANT SELECT ON fencing.protection, fencing.guard TO "+role.Name)
 	pid, release := hold(t, pool, "public.a", "report")
