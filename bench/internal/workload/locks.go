@@ -199,9 +199,9 @@ func (b *bench) postgresLockers(ctx context.Context, add func(string, locker)) e
 	if err := b.exec(ctx, "CREATE TABLE public.floor (name text PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50); INSERT INTO public.floor VALUES ('x', 0)"); err != nil {
 		return err
 	}
-	config = config.Copy()
-	config.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	hasty, err := pgxpool.NewWithConfig(ctx, config)
+	asynchronous := config.Copy()
+	asynchronous.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+	hasty, err := pgxpool.NewWithConfig(ctx, asynchronous)
 	if err != nil {
 		return err
 	}
