@@ -234,3 +234,33 @@ func TestAskingForAHeldLeaseWaitsForNobody(t *testing.T) {
 	acquire(t, asking, ownerB, "1 hour")
 	finds(t, asking, true, "SELECT pg_current_xact_id_if_assigned() IS NULL")
 }
+
+// The procedures answer as the functions do, and give nobody a power that he does not have.
+func TestALeaseIsAcquiredAndReleasedByCallToo(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	const mine, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+	acquire := func(owner string) (token, ms *int64) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), "CALL fencing.acquire_lease('jobs', '"+owner+"', 30000, NULL, NULL)").Scan(&token, &ms); err != nil {
+			t.Fatal(err)
+		}
+		return token, ms
+	}
+	token, ms := acquire(mine)
+	if token == nil || ms == nil || *ms != 30_000 {
+		t.Fatalf("acquired: token %v, for %v ms", token, ms)
+	}
+	if held, left := acquire(other); held != nil || left == nil || *left <= 0 || *left > 30_000 {
+		t.Errorf("held by another: token %v, for %v ms", held, left)
+	}
+	finds(t, pool, false, "CALL fencing.release_lease('jobs', $1, $2, NULL)", other, *token)
+	finds(t, pool, true, "CALL fencing.release_lease('jobs', $1, $2, NULL)", mine, *token)
+	if again, _ := acquire(other); again == nil || *again <= *token {
+		t.Errorf("acquired after the release: token %v, after %d", again, *token)
+	}
+
+	role := pgtest.Role(t, pool).Pool
+	ends(t, try(t, role, "CALL fencing.acquire_lease('other', '"+mine+"', 30000, NULL, NULL)"), noPrivilege)
+	ends(t, try(t, role, "CALL fencing.release_lease('jobs', '"+other+"', 1, NULL)"), noPrivilege)
+}

@@ -108,7 +108,7 @@ func (s Scale) Ratios() []results.Ratio {
 		},
 		{
 			Name: "row_single_floor", Cells: rows, Variant: uncalled, Base: predicate, Same: plain,
-			Meaning: "the least that row_single could be: the same statement on a table with one trigger, which is not called",
+			Meaning: "the most that row_single could be: the same statement on a table with one trigger, which is not called",
 		},
 		{
 			Name: "row_single_presented", Cells: rows, Variant: presented, Base: predicate, Same: plain, Target: 0.97,
@@ -140,7 +140,7 @@ func (s Scale) Ratios() []results.Ratio {
 		},
 		{
 			Name: fmt.Sprintf("named_hot_%d_floor", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: reading, Base: unguarded, Same: plain,
-			Meaning: fmt.Sprintf("the least that named_hot_%d could be: a trigger that reads the fence, once for each statement, and does not hold it", hot),
+			Meaning: fmt.Sprintf("the most that named_hot_%d could be: a trigger that reads the fence, once for each statement, and does not hold it", hot),
 		},
 		{
 			Name: fmt.Sprintf("named_hot_%d_plain", hot), Cells: []string{hotCell(hot, commitModes[0]), hotCell(hot, commitModes[1])}, Variant: named, Base: plain, Same: plain,
